@@ -1,0 +1,25 @@
+"""The one place that asks for the time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def system_clock() -> datetime:
+    """The instant it is, in UTC."""
+    return datetime.now(UTC)
+
+
+def as_utc(now: object, field: str, error: type[Exception]) -> datetime:
+    """`now` in UTC; raises `error`, naming `field`, where it is not an aware datetime.
+
+    A naive time is refused because nothing says which zone it was read in.
+    """
+    if not isinstance(now, datetime):
+        raise error(f"{field} must be an aware datetime, not {type(now).__name__}")
+    if now.tzinfo is None or now.utcoffset() is None:
+        raise error(f"{field} must be an aware datetime: {now!r} has no time zone")
+    try:
+        return now.astimezone(UTC)
+    except OverflowError as fault:
+        raise error(f"{field} is outside the years 1 to 9999 once in UTC: {now!r}") from fault
