@@ -1,0 +1,98 @@
+"""The transaction in force: which delivery is running here, and which executions are mid-step.
+
+A context variable is copied into tasks and threads that a delivery starts. A frame therefore knows
+the thread and task it belongs to, and whether it is still open, so that none of them ever writes
+into a transaction that is not its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+_frames: ContextVar[Frame | None] = ContextVar("statifier_router_frames", default=None)
+
+
+def _here() -> tuple[int, asyncio.Task[Any] | None]:
+    """This thread, and this task where an event loop runs in it."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return threading.get_ident(), task
+
+
+@define(eq=False)
+class Frame:
+    """One transaction that a door works in, while it does.
+
+    Attributes:
+        connection: where every statement of the delivery goes.
+        minted: ids that an earlier attempt at the same delivery minted, by what they were for.
+        doomed: the transient fault that a nested door met. Whoever swallows it, the transaction
+            cannot be committed any more: the door that opened it starts again.
+        stepping: the executions whose step is open.
+    """
+
+    connection: Connection
+    parent: Frame | None
+    minted: dict[tuple[str, ...], str] = field(factory=dict)
+    doomed: BaseException | None = None
+    stepping: set[str] = field(factory=set)
+    open: bool = True
+    _home: tuple[int, asyncio.Task[Any] | None] = field(factory=_here)
+
+    def is_here(self) -> bool:
+        """Whether this thread and task are the frame's own, and its transaction still runs."""
+        return self.open and self._home == _here()
+
+
+def in_force(engine: Engine) -> Frame | None:
+    """The innermost open frame of this thread and task on this engine's database, or None."""
+    frame = _frames.get()
+    while frame is not None:
+        if frame.is_here() and frame.connection.engine.pool is engine.pool:
+            return frame
+        frame = frame.parent
+    return None
+
+
+def of_connection(connection: Connection) -> Frame | None:
+    """The open frame that already works on this very connection, or None."""
+    frame = _frames.get()
+    while frame is not None:
+        if frame.is_here() and frame.connection is connection:
+            return frame
+        frame = frame.parent
+    return None
+
+
+@contextmanager
+def entered(connection: Connection, minted: dict[tuple[str, ...], str]) -> Iterator[Frame]:
+    """Make `connection` the transaction in force for the block."""
+    frame = Frame(connection=connection, parent=_frames.get(), minted=minted)
+    token = _frames.set(frame)
+    try:
+        yield frame
+    finally:
+        frame.open = False
+        _frames.reset(token)
+
+
+@contextmanager
+def stepping(frame: Frame, execution_id: str) -> Iterator[None]:
+    """Mark the execution's step as open for the block."""
+    frame.stepping.add(execution_id)
+    try:
+        yield
+    finally:
+        frame.stepping.discard(execution_id)
