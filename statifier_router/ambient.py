@@ -41,6 +41,7 @@ class Frame:
         doomed: the transient fault that a nested door met. Whoever swallows it, the transaction
             cannot be committed any more: the door that opened it starts again.
         stepping: the executions whose step is open.
+        waiting_for: the execution whose row lock is being waited for, for the error's sake.
     """
 
     connection: Connection
@@ -48,6 +49,7 @@ class Frame:
     minted: dict[tuple[str, ...], str] = field(factory=dict)
     doomed: BaseException | None = None
     stepping: set[str] = field(factory=set)
+    waiting_for: str | None = None
     open: bool = True
     _home: tuple[int, asyncio.Task[Any] | None] = field(factory=_here)
 
