@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
@@ -40,6 +41,8 @@ class Frame:
         minted: ids that an earlier attempt at the same delivery minted, by what they were for.
         doomed: the transient fault that a nested door met. Whoever swallows it, the transaction
             cannot be committed any more: the door that opened it starts again.
+        lock_timeout: bounds each wait for a lock in a transaction that the library opened; None in a
+            borrowed one, whose settings are its caller's.
         stepping: the executions whose step is open.
         waiting_for: the execution whose row lock is being waited for, for the error's sake.
     """
@@ -47,7 +50,8 @@ class Frame:
     connection: Connection
     parent: Frame | None
     minted: dict[tuple[str, ...], str] = field(factory=dict)
-    doomed: BaseException | None = None
+    doomed: Exception | None = None
+    lock_timeout: timedelta | None = None
     stepping: set[str] = field(factory=set)
     waiting_for: str | None = None
     open: bool = True
@@ -79,9 +83,16 @@ def of_connection(connection: Connection) -> Frame | None:
 
 
 @contextmanager
-def entered(connection: Connection, minted: dict[tuple[str, ...], str]) -> Iterator[Frame]:
+def entered(
+    connection: Connection,
+    minted: dict[tuple[str, ...], str],
+    *,
+    lock_timeout: timedelta | None = None,
+) -> Iterator[Frame]:
     """Make `connection` the transaction in force for the block."""
-    frame = Frame(connection=connection, parent=_frames.get(), minted=minted)
+    frame = Frame(
+        connection=connection, parent=_frames.get(), minted=minted, lock_timeout=lock_timeout
+    )
     token = _frames.set(frame)
     try:
         yield frame

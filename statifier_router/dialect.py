@@ -14,7 +14,8 @@ import psycopg
 import sqlalchemy
 from attrs import frozen
 from psycopg.pq import TransactionStatus
-from sqlalchemy import URL, Connection, Engine, event
+from sqlalchemy import URL, Connection, Engine, Table, event, func, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -300,6 +301,27 @@ def _milliseconds(timeout: timedelta) -> int:
 
 def _driver(connection: Connection) -> Any:
     return connection.connection.driver_connection
+
+
+# --- Statements ------------------------------------------------------------------------------------
+
+
+def insert_into(kind: str, table: Table) -> Any:
+    """An INSERT into `table` that has ON CONFLICT clauses, for this kind of database.
+
+    Its type is `Any`: the two databases' classes share these clauses and no base that names them.
+    """
+    return (postgresql.insert if kind == "postgresql" else sqlite.insert)(table)
+
+
+def bound_waits(connection: Connection, timeout: timedelta) -> None:
+    """Bound every later wait for a lock in this transaction; one statement, on PostgreSQL only.
+
+    SQLite's one wait is at BEGIN, and `set_busy_timeout` bounds it.
+    """
+    if kind(connection) == "postgresql":
+        setting = func.set_config("lock_timeout", lock_timeout_setting(timeout), True)
+        connection.execute(select(setting))
 
 
 # --- Faults ---------------------------------------------------------------------------------------

@@ -148,7 +148,9 @@ def attempt(
         dialect.set_busy_timeout(connection, config.lock_timeout)
         try:
             transaction = connection.begin()
-            with ambient.entered(connection, minted) as frame:
+            with ambient.entered(
+                connection, minted, lock_timeout=config.lock_timeout
+            ) as frame:
                 try:
                     answer = _in_savepoint(frame, work) if savepoint else work(frame)
                     if frame.doomed is not None:
@@ -156,11 +158,13 @@ def attempt(
                     _check_open(connection)
                 except BaseException as error:
                     _undo(connection, transaction.rollback)
-                    _note_wait(error, frame)
+                    fault = error
                     if frame.doomed is not None and isinstance(error, Exception):
-                        _note_wait(frame.doomed, frame)
-                        raise frame.doomed from (None if frame.doomed is error else error)
-                    raise
+                        fault = frame.doomed
+                    _note_wait(fault, frame)
+                    if fault is error:
+                        raise
+                    raise fault from error
             transaction.commit()
             return answer
         finally:
@@ -175,8 +179,10 @@ def _nested(frame: Frame, work: Callable[[Frame], T]) -> T:
     try:
         return _in_savepoint(frame, work)
     except Exception as error:
-        trouble = trouble_of(error)
-        if trouble is not None and trouble.kind in ("retry", "busy"):
+        if frame.doomed is not None:
+            # Something between that fault and here put its own error in its place.
+            raise frame.doomed from (None if frame.doomed is error else error)
+        if travels(error):
             frame.doomed = error
         raise
 
@@ -188,8 +194,9 @@ def _borrowed(
         try:
             return _in_savepoint(frame, work, refuse_doomed=True)
         except Exception as error:
-            _note_wait(error, frame)
-            raise_translated(config, error, binding_id, borrowed=connection)
+            fault = error if frame.doomed is None else frame.doomed
+            _note_wait(fault, frame)
+            raise_translated(config, fault, binding_id, borrowed=connection)
 
 
 def _in_savepoint(frame: Frame, work: Callable[[Frame], T], *, refuse_doomed: bool = False) -> T:
@@ -213,6 +220,12 @@ def _in_savepoint(frame: Frame, work: Callable[[Frame], T], *, refuse_doomed: bo
     return answer
 
 
+def travels(error: BaseException) -> bool:
+    """Whether this is a transient fault, which nothing inside a delivery may settle."""
+    trouble = trouble_of(error)
+    return trouble is not None and trouble.kind in ("retry", "busy")
+
+
 def _undo(connection: Connection, undo: Callable[[], None]) -> None:
     """Undo, without ever hiding the error being handled: a connection that cannot is given up."""
     if connection.invalidated or connection.closed:
@@ -234,7 +247,7 @@ def _check_open(connection: Connection) -> None:
 
 
 def _note_wait(error: BaseException, frame: Frame) -> None:
-    if frame.waiting_for is not None and isinstance(error, Exception):
+    if frame.waiting_for is not None:
         error.__dict__.setdefault("_statifier_router_waiting_for", frame.waiting_for)
 
 

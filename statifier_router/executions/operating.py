@@ -1,0 +1,132 @@
+"""What an operator does to an execution. Each act takes its lock and leaves an input row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Literal
+
+import attrs
+from statifier_router import dialect
+from statifier_router.ambient import Frame
+from statifier_router.config import Config
+from statifier_router.errors import ConfigError, ExecutionNotFound
+from statifier_router.executions import rows
+from statifier_router.executor import Door, Execution
+from statifier_router.jsontext import Json
+from statifier_router.text import NAME_LIMIT, checked, error_text
+from statifier_router.transactions import refuse_open_step, run
+
+
+def cancel(
+    config: Config, execution_id: str, *, actor: str = "host", connection: Any = None
+) -> Execution | Literal[False]:
+    """End the execution as `cancelled`. No chart is asked, and no completion hook runs.
+
+    Answers the execution as it then stands, or False where it had ended before (nothing written).
+    Raises `ExecutionNotFound`; `ReentrantStep` from inside its own step.
+    """
+
+    def change(execution: Execution, now: datetime) -> Execution:
+        return attrs.evolve(execution, status="cancelled", ended_at=now)
+
+    return _act(config, execution_id, "cancel", change, actor, connection)
+
+
+def fail(
+    config: Config,
+    execution_id: str,
+    *,
+    reason: str,
+    actor: str = "host",
+    connection: Any = None,
+) -> Execution | Literal[False]:
+    """End the execution as `failed`, for `reason` (2,000 characters are kept).
+
+    Answers and raises as `cancel` does.
+    """
+    if not isinstance(reason, str) or not reason:
+        raise ConfigError("reason must be text that says why")
+    why = error_text(reason)
+
+    def change(execution: Execution, now: datetime) -> Execution:
+        return attrs.evolve(execution, status="failed", failure=why, ended_at=now)
+
+    return _act(config, execution_id, "fail", change, actor, connection, {"reason": why})
+
+
+def suspend(
+    config: Config, execution_id: str, *, actor: str = "host", connection: Any = None
+) -> Execution | Literal[False]:
+    """Put the execution on hold: its events are refused as `ExecutionSuspended`, none is lost.
+
+    Answers and raises as `cancel` does; one that is suspended already is answered, nothing written.
+    """
+
+    def change(execution: Execution, now: datetime) -> Execution | None:
+        return None if execution.status == "suspended" else attrs.evolve(execution, status="suspended")
+
+    return _act(config, execution_id, "suspend", change, actor, connection)
+
+
+def resume(
+    config: Config, execution_id: str, *, actor: str = "host", connection: Any = None
+) -> Execution | Literal[False]:
+    """Let a suspended execution take events again.
+
+    Answers and raises as `cancel` does; one that is active already is answered, nothing written.
+    """
+
+    def change(execution: Execution, now: datetime) -> Execution | None:
+        return None if execution.status == "active" else attrs.evolve(execution, status="active")
+
+    return _act(config, execution_id, "resume", change, actor, connection)
+
+
+def _act(
+    config: Config,
+    execution_id: str,
+    door: Door,
+    change: Callable[[Execution, datetime], Execution | None],
+    actor: str,
+    connection: Any,
+    details: Json = None,
+) -> Execution | Literal[False]:
+    actor = checked(actor, "actor", ConfigError, limit=NAME_LIMIT)
+    now = config.now()
+
+    def work(frame: Frame) -> Execution | Literal[False]:
+        before = locked(config, frame, execution_id)
+        if before.terminal:
+            return False
+        changed = change(before, now)
+        if changed is None:
+            return before
+        after = attrs.evolve(changed, revision=before.revision + 1)
+        rows.log(
+            frame.connection,
+            config.schema,
+            execution_id,
+            door=door,
+            at=now,
+            actor=actor,
+            details=details,
+        )
+        rows.move(frame.connection, config.schema, before, after, moved=False)
+        return after
+
+    return run(config, work, connection=connection)
+
+
+def locked(config: Config, frame: Frame, execution_id: str) -> Execution:
+    """The execution, its row locked within the bounded wait. Raises `ExecutionNotFound`."""
+    refuse_open_step(frame, execution_id)
+    if frame.lock_timeout is not None:
+        dialect.bound_waits(frame.connection, frame.lock_timeout)
+    frame.waiting_for = execution_id
+    execution = rows.read(frame.connection, config.schema, execution_id, lock=True)
+    frame.waiting_for = None
+    if execution is None:
+        raise ExecutionNotFound(execution_id)
+    return execution
+

@@ -1,0 +1,192 @@
+"""Executions as rows: reading, creating and moving them, and appending to their input log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from attrs import field, frozen
+from sqlalchemy import Connection
+
+from statifier_router import dialect
+from statifier_router.errors import ExecutionExists, StaleRevision
+from statifier_router.executions import statements
+from statifier_router.executor import Door, Execution
+from statifier_router.jsontext import Json, decode, encode
+from statifier_router.messages import Event
+from statifier_router.paging import chunks
+from statifier_router.schema import Schema
+
+
+@frozen
+class Input:
+    """One row of an execution's input log, in the order of `seq`.
+
+    Row 0 is the create: `details` holds its data, chart hash and interpreter. `event` is None on it
+    and on the rows of operators' acts. `errors` are those the chart met and handled itself.
+    """
+
+    seq: int
+    door: Door
+    event: Event | None
+    message_id: str | None
+    actor: str | None
+    errors: tuple[str, ...]
+    at: datetime
+    details: Json = field(default=None, repr=False)
+
+
+def read(
+    connection: Connection, schema: Schema, execution_id: str, *, lock: bool
+) -> Execution | None:
+    """The execution, or None; `lock` waits for its row lock."""
+    row = connection.execute(
+        statements.read(schema, lock), {"execution_id": execution_id}
+    ).one_or_none()
+    if row is None:
+        return None
+    return Execution(
+        id=row.id,
+        document=row.document,
+        scope=row.scope,
+        key=row.key,
+        content_hash=row.content_hash,
+        interpreter=row.interpreter,
+        status=row.status,
+        position=None if row.position is None else decode(row.position),
+        active=tuple(_texts(row.active)),
+        revision=row.revision,
+        failure=row.failure,
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+    )
+
+
+def statuses(
+    connection: Connection, schema: Schema, execution_ids: list[str]
+) -> dict[str, str]:
+    """The statuses of those executions that exist."""
+    found: dict[str, str] = {}
+    for some in chunks(execution_ids):
+        rows = connection.execute(statements.statuses(schema), {"execution_ids": some})
+        found.update((row.id, row.status) for row in rows)
+    return found
+
+
+def add(connection: Connection, schema: Schema, execution: Execution) -> None:
+    """Insert it. Raises `ExecutionExists` where the id is taken, leaving the transaction usable."""
+    added = connection.execute(
+        statements.add(schema, dialect.kind(connection)),
+        {
+            "id": execution.id,
+            "document": execution.document,
+            "scope": execution.scope,
+            "key": execution.key,
+            "content_hash": execution.content_hash,
+            "interpreter": execution.interpreter,
+            "status": execution.status,
+            "position": encode(execution.position),
+            "active": encode(list(execution.active)),
+            "revision": execution.revision,
+            "deferred": 0,
+            "failure": execution.failure,
+            "created_at": execution.created_at,
+            "ended_at": execution.ended_at,
+        },
+    ).one_or_none()
+    if added is None:
+        raise ExecutionExists(execution.id)
+
+
+def move(
+    connection: Connection, schema: Schema, before: Execution, after: Execution, *, moved: bool
+) -> None:
+    """Write what a step made of `before`. Raises `StaleRevision` where the row is no longer that."""
+    values: dict[str, Any] = {
+        "execution_id": before.id,
+        "from_revision": before.revision,
+        "status": after.status,
+        "failure": after.failure,
+        "ended_at": after.ended_at,
+    }
+    if moved:
+        values["position"] = encode(after.position)
+        values["active"] = encode(list(after.active))
+    if connection.execute(statements.move(schema, moved), values).rowcount != 1:
+        raise StaleRevision(before.id, before.revision)
+
+
+def log(
+    connection: Connection,
+    schema: Schema,
+    execution_id: str,
+    *,
+    door: Door,
+    at: datetime,
+    event: Event | None = None,
+    message_id: str | None = None,
+    actor: str | None = None,
+    errors: tuple[str, ...] = (),
+    context: Mapping[str, str] | None = None,
+    details: Json = None,
+) -> None:
+    """Append one row to the input log."""
+    connection.execute(
+        statements.log(schema),
+        {
+            "execution_id": execution_id,
+            "door": door,
+            "event": None if event is None else encode(event_as_json(event)),
+            "message_id": message_id,
+            "actor": actor,
+            "errors": encode(list(errors)) if errors else None,
+            "context": encode(dict(context)) if context else None,
+            "details": None if details is None else encode(details),
+            "at": at,
+        },
+    )
+
+
+def inputs(connection: Connection, schema: Schema, execution_id: str) -> list[Input]:
+    """The whole input log, in order; empty for an unknown or pruned execution."""
+    rows = connection.execute(statements.inputs(schema), {"execution_id": execution_id})
+    return [
+        Input(
+            seq=row.seq,
+            door=row.door,
+            event=None if row.event is None else event_from_json(decode(row.event)),
+            message_id=row.message_id,
+            actor=row.actor,
+            errors=() if row.errors is None else tuple(_texts(row.errors)),
+            at=row.at,
+            details=None if row.details is None else decode(row.details),
+        )
+        for row in rows
+    ]
+
+
+def event_as_json(event: Event) -> Json:
+    """An event as it is stored; what is absent is left out."""
+    stored: dict[str, Json] = {"name": event.name, "data": event.data}
+    if event.origin is not None:
+        stored["origin"] = event.origin
+    if event.send_id is not None:
+        stored["send_id"] = event.send_id
+    return stored
+
+
+def event_from_json(stored: Any) -> Event:
+    """The event that was stored."""
+    return Event(
+        stored["name"],
+        stored["data"],
+        origin=stored.get("origin"),
+        send_id=stored.get("send_id"),
+    )
+
+
+def _texts(text: str) -> list[str]:
+    values = decode(text)
+    assert isinstance(values, list)
+    return [str(value) for value in values]

@@ -1,0 +1,277 @@
+"""`SQLExecutor`: executions in the host's own database.
+
+A step reads downward: guard, ask the chart, hand its effects on, let it hear refusals once, write.
+Everything is written after the effects, so that a row exists in its final form or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import datetime
+
+import attrs
+from sqlalchemy import Connection
+
+from statifier_router.config import Config
+from statifier_router.errors import ChartMismatch, StepFailed
+from statifier_router.executions import rows
+from statifier_router.executor import (
+    Discarded,
+    EffectRefused,
+    Execution,
+    ExecutionStatus,
+    KeyedEffect,
+    StepContext,
+    Stepped,
+)
+from statifier_router.interpreters.answers import checked_step
+from statifier_router.jsontext import Json
+from statifier_router.messages import Event
+from statifier_router.steps import Chart, Send, Step
+from statifier_router.text import error_text
+from statifier_router.transactions import travels
+
+
+@attrs.frozen
+class _Reentry:
+    """A refusal as the chart heard it, for the input log."""
+
+    event: Event
+    errors: tuple[str, ...]
+
+
+class SQLExecutor:
+    """The default executor: lock, position and input log in the tables of `statifier_router`.
+
+    One delivery at a time steps an execution, by its row lock, until the transaction ends; and a
+    step is written only where the row is still at the revision it was read at.
+    """
+
+    def fetch(
+        self, connection: Connection, config: Config, execution_id: str, *, lock: bool
+    ) -> Execution | None:
+        """The execution, or None; `lock` waits for its row lock."""
+        return rows.read(connection, config.schema, execution_id, lock=lock)
+
+    def create(self, context: StepContext, execution_id: str, chart: Chart) -> Stepped:
+        """Create it at revision 0. Raises `ExecutionExists` and `StepFailed`."""
+        data = identity(context, execution_id)
+        answer = ask_create(chart, execution_id, data=data, now=context.now)
+        step, reentries = _hand_on(context, execution_id, 0, chart, answer)
+        status, failure, ended_at = _ending(step, context.now)
+        execution = Execution(
+            id=execution_id,
+            document=context.document,
+            scope=context.scope,
+            key=context.key,
+            content_hash=chart.content_hash,
+            interpreter=chart.interpreter,
+            status=status,
+            position=step.position,
+            active=step.active,
+            revision=0,
+            failure=failure,
+            created_at=context.now,
+            ended_at=ended_at,
+        )
+        schema = context.config.schema
+        rows.add(context.connection, schema, execution)
+        rows.log(
+            context.connection,
+            schema,
+            execution_id,
+            door="create",
+            at=context.now,
+            message_id=context.message_id,
+            errors=answer.errors,
+            context=context.context,
+            details={
+                "data": data,
+                "content_hash": chart.content_hash,
+                "interpreter": chart.interpreter,
+                "interpreter_version": chart.interpreter_version,
+            },
+        )
+        _log_reentries(context, execution_id, reentries)
+        return Stepped(execution, step)
+
+    def step(
+        self, context: StepContext, execution: Execution, chart: Chart, event: Event
+    ) -> Stepped | Discarded:
+        """Step it once. Raises `ChartMismatch`, `StepFailed` and `StaleRevision`."""
+        if execution.terminal:
+            return Discarded(execution)
+        if chart.content_hash != execution.content_hash:
+            raise ChartMismatch(execution.content_hash, execution.id, chart.content_hash)
+        answer = ask_step(
+            chart,
+            execution.id,
+            execution.position,
+            event,
+            event_id=context.message_id,
+            now=context.now,
+        )
+        revision = execution.revision + 1
+        step, reentries = _hand_on(context, execution.id, revision, chart, answer)
+        moved = bool(reentries) or changes_position(answer)
+        status, failure, ended_at = _ending(step, context.now)
+        after = attrs.evolve(
+            execution,
+            status=status,
+            position=step.position,
+            active=step.active if moved else execution.active,
+            revision=revision,
+            failure=failure,
+            ended_at=ended_at,
+        )
+        rows.log(
+            context.connection,
+            context.config.schema,
+            execution.id,
+            door=context.door,
+            at=context.now,
+            event=event,
+            message_id=context.message_id,
+            errors=answer.errors,
+            context=context.context,
+        )
+        _log_reentries(context, execution.id, reentries)
+        rows.move(context.connection, context.config.schema, execution, after, moved=moved)
+        # The outcome is the event's own; where the execution ended is told by the last step.
+        return Stepped(after, attrs.evolve(step, outcome=answer.outcome))
+
+
+def identity(context: StepContext, execution_id: str) -> Json:
+    """What a chart is created with: who its execution is."""
+    return {
+        "execution": {
+            "id": execution_id,
+            "scope": context.scope,
+            "document": context.document,
+            "key": context.key,
+        }
+    }
+
+
+def changes_position(step: Step) -> bool:
+    """Whether this answer may carry another position than the one it was given."""
+    return step.outcome in ("moved", "unknown")
+
+
+def ask_create(chart: Chart, execution_id: str, *, data: Json, now: datetime) -> Step:
+    """The chart's first step; a raise, a failure or a malformed answer is `StepFailed`."""
+    return _asked(
+        chart, execution_id, lambda: chart.create(data=data, now=now), before=None, created=True
+    )
+
+
+def ask_step(
+    chart: Chart, execution_id: str, position: Json, event: Event, *, event_id: str, now: datetime
+) -> Step:
+    """The chart's answer to one event; a raise, a failure or a malformed answer is `StepFailed`."""
+    return _asked(
+        chart,
+        execution_id,
+        lambda: chart.step(position, event, event_id=event_id, now=now),
+        before=position,
+        created=False,
+    )
+
+
+def _asked(
+    chart: Chart, execution_id: str, call: Callable[[], Step], *, before: Json, created: bool
+) -> Step:
+    try:
+        step = call()
+        # The adapters that ship check their own answers; a chart of the host's is checked here.
+        if not getattr(chart, "answers_checked", False):
+            step = checked_step(step, before=before, created=created)
+    except Exception as error:
+        if travels(error):
+            # Not the chart's doing: code inside it met a fault that the outermost door retries.
+            raise
+        raise StepFailed(execution_id, error_text(f"{type(error).__name__}: {error}")) from error
+    if step.outcome == "failed":
+        raise StepFailed(execution_id, "; ".join(step.errors) or "its step answered 'failed'")
+    return step
+
+
+def _hand_on(
+    context: StepContext, execution_id: str, revision: int, chart: Chart, answer: Step
+) -> tuple[Step, list[_Reentry]]:
+    """Hand the effects on, then let the chart hear each refusal: one wave, never a second."""
+    refusals = _hand_on_wave(context, execution_id, revision, answer, wave=0)
+    step = answer
+    reentries: list[_Reentry] = []
+    index = 0
+    for send, refused in refusals:
+        if step.status != "active":
+            break
+        event = _error_event(send, refused)
+        told = ask_step(
+            chart,
+            execution_id,
+            step.position,
+            event,
+            event_id=context.message_id,
+            now=context.now,
+        )
+        late = _hand_on_wave(context, execution_id, revision, told, wave=1, first=index)
+        index += len(told.effects)
+        # A refusal met while telling of refusals is recorded: nothing bounds a second wave.
+        unheard = tuple(f"not handed off: {refusal.reason}" for _, refusal in late)
+        reentries.append(_Reentry(event, (*told.errors, *unheard)))
+        step = attrs.evolve(told, errors=(*step.errors, *told.errors)) if changes_position(
+            told
+        ) else step
+    return step, reentries
+
+
+def _hand_on_wave(
+    context: StepContext, execution_id: str, revision: int, step: Step, *, wave: int, first: int = 0
+) -> list[tuple[Send, EffectRefused]]:
+    refusals: list[tuple[Send, EffectRefused]] = []
+    if not step.effects:
+        return refusals
+    driver = hashlib.sha256(f"{context.message_id}\n{context.driver}".encode()).hexdigest()[:32]
+    for index, effect in enumerate(step.effects, start=first):
+        key = f"{execution_id}:{revision}:{wave}:{index}:{driver}"
+        refused = context.effects(KeyedEffect(effect, key, index, wave))
+        if refused is not None and isinstance(effect, Send):
+            refusals.append((effect, refused))
+    return refusals
+
+
+def _error_event(send: Send, refused: EffectRefused) -> Event:
+    return Event(
+        refused.event,
+        {"reason": refused.reason, "event": send.event, "target": send.target},
+        send_id=send.send_id,
+    )
+
+
+def _log_reentries(context: StepContext, execution_id: str, reentries: list[_Reentry]) -> None:
+    for reentry in reentries:
+        rows.log(
+            context.connection,
+            context.config.schema,
+            execution_id,
+            door="reentry",
+            at=context.now,
+            event=reentry.event,
+            message_id=context.message_id,
+            errors=reentry.errors,
+        )
+
+
+def _ending(step: Step, now: datetime) -> tuple[ExecutionStatus, str | None, datetime | None]:
+    """The status an answer leads to, why where it failed, and when where it ended."""
+    if step.status == "active":
+        return "active", None, None
+    if step.status == "completed":
+        return "completed", None, now
+    return "failed", error_text("; ".join(step.errors) or "its chart ended in failure"), now
+
+
+

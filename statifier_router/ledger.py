@@ -1,0 +1,200 @@
+"""The ledger: the append-only table of what became of every message."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from attrs import field, frozen
+from sqlalchemy import (
+    Connection,
+    Executable,
+    Select,
+    bindparam,
+    case,
+    delete,
+    exists,
+    insert,
+    null,
+    select,
+)
+
+from statifier_router.ambient import Frame
+from statifier_router.claims import Claim
+from statifier_router.clock import as_utc
+from statifier_router.config import Config
+from statifier_router.errors import ConfigError
+from statifier_router.paging import checked_limit
+from statifier_router.schema import Schema
+from statifier_router.transactions import reading, run
+
+__all__ = ["LedgerRow", "prune", "rows"]
+
+CONTENT_DIFFERS = "content differs"
+
+
+@frozen
+class LedgerRow:
+    """One row of the ledger, as it was written. `id` orders the rows."""
+
+    id: int
+    binding_id: str | None
+    message_id: str
+    scope: str
+    outcome: str
+    key: str | None = field(repr=False)
+    execution_id: str | None
+    reason: str | None
+    inserted_at: datetime
+
+
+@frozen
+class Entry:
+    """What is about to be written."""
+
+    binding_id: str | None
+    message_id: str
+    scope: str
+    outcome: str
+    inserted_at: datetime
+    key: str | None = field(default=None, repr=False)
+    execution_id: str | None = None
+    reason: str | None = None
+
+
+def write(connection: Connection, schema: Schema, entry: Entry) -> None:
+    """Append one row."""
+    connection.execute(_write(schema), _values(entry))
+
+
+def write_duplicate(connection: Connection, schema: Schema, entry: Entry, claim: Claim) -> bool:
+    """Append a duplicate's row; True where the message that was taken carried other content.
+
+    One statement: the stored digest is compared inside the insert, and a difference is its reason.
+    """
+    values = _values(entry) | {
+        "claim_binding_id": claim.binding_id,
+        "claim_scope": claim.scope,
+        "claim_message_id": claim.message_id,
+        "claim_digest": claim.digest,
+    }
+    return connection.execute(_write_duplicate(schema), values).scalar_one() is not None
+
+
+def _values(entry: Entry) -> dict[str, Any]:
+    return {
+        "binding_id": entry.binding_id,
+        "message_id": entry.message_id,
+        "scope": entry.scope,
+        "outcome": entry.outcome,
+        "key": entry.key,
+        "execution_id": entry.execution_id,
+        "reason": entry.reason,
+        "inserted_at": entry.inserted_at,
+    }
+
+
+@lru_cache
+def _write(schema: Schema) -> Executable:
+    table = schema.ledger
+    # Nothing is returned: SQLAlchemy would otherwise ask for the new id.
+    return (
+        insert(table)
+        .values({name: bindparam(name) for name in table.c.keys() if name != "id"})
+        .inline()
+    )
+
+
+@lru_cache
+def _write_duplicate(schema: Schema) -> Executable:
+    table, claims = schema.ledger, schema.claims
+    differs = exists().where(
+        claims.c.binding_id == bindparam("claim_binding_id"),
+        claims.c.scope == bindparam("claim_scope"),
+        claims.c.message_id == bindparam("claim_message_id"),
+        claims.c.digest != bindparam("claim_digest"),
+    )
+    values: dict[str, Any] = {
+        name: bindparam(name) for name in table.c.keys() if name not in ("id", "reason")
+    }
+    return (
+        insert(table)
+        .values(reason=case((differs, CONTENT_DIFFERS), else_=null()), **values)
+        .returning(table.c.reason)
+    )
+
+
+def rows(
+    config: Config,
+    *,
+    binding_id: str | None = None,
+    message_id: str | None = None,
+    scope: str | None = None,
+    outcome: str | None = None,
+    execution_id: str | None = None,
+    limit: int = 100,
+    after: int | None = None,
+    connection: Any = None,
+) -> list[LedgerRow]:
+    """Ledger rows, oldest first, that fit every filter given; at most `limit`, after the id `after`.
+
+    Reads on the transaction in force, else on its own; takes no lock.
+    """
+    wanted = {
+        "binding_id": binding_id,
+        "message_id": message_id,
+        "scope": scope,
+        "outcome": outcome,
+        "execution_id": execution_id,
+    }
+    filters = {name: value for name, value in wanted.items() if value is not None}
+    for name, value in filters.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{name} must be text, not {type(value).__name__}")
+    if after is not None and (isinstance(after, bool) or not isinstance(after, int)):
+        raise ConfigError(f"after must be the id of a ledger row, not {type(after).__name__}")
+    statement = _rows(config.schema, tuple(filters), after is not None)
+    values = filters | {"limit": checked_limit(limit)} | ({} if after is None else {"after": after})
+    with reading(config, connection) as own:
+        return [LedgerRow(**row) for row in own.execute(statement, values).mappings()]
+
+
+@lru_cache
+def _rows(schema: Schema, filters: tuple[str, ...], paged: bool) -> Select[Any]:
+    table = schema.ledger
+    statement = select(table).order_by(table.c.id).limit(bindparam("limit"))
+    for name in filters:
+        statement = statement.where(table.c[name] == bindparam(name))
+    return statement.where(table.c.id > bindparam("after")) if paged else statement
+
+
+def prune(config: Config, *, before: datetime, limit: int = 1000, connection: Any = None) -> int:
+    """Delete at most `limit` rows that were written before `before`, the oldest ids first.
+
+    It walks by id and stops at the first row that is not old enough, so it never scans what stays.
+    One transaction. Answers how many it deleted: call until 0.
+    """
+    instant = as_utc(before, "before", ConfigError)
+    limit = checked_limit(limit)
+
+    def work(frame: Frame) -> int:
+        statement = _prune(config.schema)
+        return frame.connection.execute(statement, {"before": instant, "limit": limit}).rowcount
+
+    return run(config, work, connection=connection)
+
+
+@lru_cache
+def _prune(schema: Schema) -> Executable:
+    table = schema.ledger
+    oldest = (
+        select(table.c.id, table.c.inserted_at)
+        .order_by(table.c.id)
+        .limit(bindparam("limit"))
+        .subquery()
+    )
+    old = select(oldest.c.id).where(
+        oldest.c.inserted_at < bindparam("before", type_=table.c.inserted_at.type)
+    )
+    return delete(table).where(table.c.id.in_(old))
