@@ -1,0 +1,47 @@
+"""The only place that asks which database this is: engines, borrowed connections, waits, faults."""
+
+from statifier_router.dialect.common import Kind, kind
+from statifier_router.dialect.connections import (
+    check_borrowed,
+    lock_timeout_setting,
+    restore_busy_timeout,
+    set_busy_timeout,
+    still_open,
+)
+from statifier_router.dialect.engines import (
+    BEGIN_OPTION,
+    create_engine,
+    is_prepared,
+    owned_options,
+    prepare_engine,
+    reader_options,
+)
+from statifier_router.dialect.faults import (
+    Trouble,
+    is_serialization,
+    is_unique_violation,
+    trouble_of,
+)
+from statifier_router.dialect.statements import bound_waits, insert_into
+
+__all__ = [
+    "BEGIN_OPTION",
+    "Kind",
+    "Trouble",
+    "bound_waits",
+    "check_borrowed",
+    "create_engine",
+    "insert_into",
+    "is_prepared",
+    "is_serialization",
+    "is_unique_violation",
+    "kind",
+    "lock_timeout_setting",
+    "owned_options",
+    "prepare_engine",
+    "reader_options",
+    "restore_busy_timeout",
+    "set_busy_timeout",
+    "still_open",
+    "trouble_of",
+]

@@ -1,0 +1,211 @@
+"""Engines made ready.
+
+Every transaction of a prepared SQLite engine begins IMMEDIATE, so that one which reads first and writes
+later never fails on the upgrade; the driver's own implicit begin, which breaks savepoints, is off.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Any, cast
+
+import sqlalchemy
+from sqlalchemy import URL, Connection, Engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from statifier_router.dialect.common import (
+    BUSY_TIMEOUT,
+    PREPARED,
+    SQLITE_BUSY_TIMEOUT,
+    check_driver,
+    driver,
+    is_autocommit,
+    kind,
+)
+from statifier_router.dialect.faults import Trouble, trouble_of
+from statifier_router.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
+
+BEGIN_OPTION = "statifier_router_begin"
+_SQLITE_LEAST = (3, 35)
+
+
+def create_engine(url: str | URL, **kw: Any) -> Engine:
+    """An engine ready for the library; `kw` goes to SQLAlchemy's `create_engine`. It never connects.
+
+    `postgresql://` becomes `postgresql+psycopg://`. Raises `ConfigError` for another database or
+    driver, and for SQLite in memory.
+
+    >>> create_engine("sqlite:///parcels.db")
+    Engine(sqlite:///parcels.db)
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError, TypeError):
+        # The text may hold a password.
+        raise ConfigError("url is not a database URL such as postgresql://user@host/name") from None
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    database, _, named = parsed.drivername.partition("+")
+    check_driver("url", database, named or "pysqlite")
+    _check_stored("url", parsed)
+    return prepare_engine(sqlalchemy.create_engine(parsed, **kw))
+
+
+def prepare_engine(engine: Engine) -> Engine:
+    """Make a host's own engine ready for the library, in place, and answer it; idempotent.
+
+    On PostgreSQL this only marks it. On SQLite every later connection gets WAL, a busy timeout and
+    foreign keys, and every transaction begins IMMEDIATE. Raises `ConfigError` as `create_engine` does.
+
+    >>> engine = sqlalchemy.create_engine("sqlite:///parcels.db")
+    >>> prepare_engine(engine) is engine
+    True
+    """
+    if not isinstance(engine, Engine):
+        raise ConfigError(f"engine must be a sqlalchemy.Engine, not {type(engine).__name__}")
+    check_driver("engine", engine.dialect.name, engine.dialect.driver)
+    _check_stored("engine", engine.url)
+    if is_prepared(engine):
+        return engine
+    if kind(engine) == "sqlite":
+        _check_version(engine)
+        # It takes the driver's isolation level, which is ours now, for autocommit: nothing would roll back.
+        engine.dialect.skip_autocommit_rollback = False
+        event.listen(_base(engine), "begin", _sqlite_on_begin)
+        event.listen(engine.pool, "connect", _sqlite_on_connect)
+        event.listen(engine.pool, "checkout", _sqlite_on_checkout)
+    else:
+        event.listen(engine.pool, "connect", _postgresql_on_connect)
+    return engine
+
+
+def is_prepared(engine: Engine) -> bool:
+    """Whether `prepare_engine` has seen this engine, or one that shares its pool."""
+    # The pool that replaces a disposed one takes over its listeners, so they are the mark.
+    ours = (_sqlite_on_connect, _postgresql_on_connect)
+    return any(listener in ours for listener in engine.pool.dispatch.connect)
+
+
+def owned_options(engine: Engine) -> Engine:
+    """The engine for transactions that the library opens: READ COMMITTED, never autocommit."""
+    if kind(engine) == "postgresql":
+        return engine.execution_options(isolation_level="READ COMMITTED")
+    if is_autocommit(engine, engine.get_execution_options().get("isolation_level")):
+        return engine.execution_options(isolation_level="SERIALIZABLE")
+    return engine
+
+
+def reader_options(engine: Engine) -> Engine:
+    """The engine for the library's own reads: on SQLite they wait for no writer."""
+    owned = owned_options(engine)
+    if kind(engine) == "sqlite":
+        return owned.execution_options(**{BEGIN_OPTION: "deferred"})
+    return owned
+
+
+def _check_stored(field: str, url: URL) -> None:
+    if url.get_backend_name() != "sqlite":
+        return
+    name = url.database or ":memory:"
+    query = {key: str(value) for key, value in url.query.items()}
+    is_uri = name.startswith("file:")
+    if (
+        name == ":memory:"
+        or query.get("mode") == "memory"
+        or query.get("vfs") == "memdb"
+        or (is_uri and (":memory:" in name or "mode=memory" in name or "vfs=memdb" in name))
+        or name == "file:"
+    ):
+        raise ConfigError(
+            f"{field} is SQLite in memory, which is one database a connection; "
+            "name a file: sqlite:///statifier_router.db"
+        )
+
+
+def _check_version(engine: Engine) -> None:
+    found: tuple[int, ...] = engine.dialect.loaded_dbapi.sqlite_version_info
+    if found < _SQLITE_LEAST:
+        raise ConfigError(f"engine is on SQLite {'.'.join(map(str, found))}; the library needs 3.35 or later")
+
+
+def _base(engine: Engine) -> Engine:
+    # Events on an engine that execution_options() made would not reach the one it was made from,
+    # although both share the pool.
+    while (proxied := getattr(engine, "_proxied", None)) is not None:
+        engine = proxied
+    return engine
+
+
+def _postgresql_on_connect(_: object, entry: ConnectionPoolEntry) -> None:
+    entry.info[PREPARED] = True
+
+
+def _sqlite_on_connect(opened: Any, entry: ConnectionPoolEntry) -> None:
+    try:
+        _take_over(opened)
+        _set_up(opened)
+    except BaseException:
+        opened.close()
+        raise
+    entry.info[PREPARED] = True
+    entry.info[BUSY_TIMEOUT] = SQLITE_BUSY_TIMEOUT
+
+
+def _sqlite_on_checkout(opened: Any, entry: ConnectionPoolEntry, _: PoolProxiedConnection) -> None:
+    # A connection that the pool had already made when the engine was prepared.
+    if PREPARED not in entry.info:
+        _sqlite_on_connect(opened, entry)
+
+
+def _take_over(opened: Any) -> None:
+    """Leave the begin of transactions to us, whatever the driver was told at connect."""
+    legacy = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", None)
+    if legacy is not None and opened.autocommit != legacy:
+        opened.rollback()
+        opened.autocommit = legacy
+    if opened.isolation_level is not None:
+        opened.isolation_level = None
+
+
+def _set_up(opened: Any) -> None:
+    opened.execute(f"PRAGMA busy_timeout = {SQLITE_BUSY_TIMEOUT:d}")
+    mode = _journal_mode(opened)
+    if mode != "wal":
+        raise ConfigError(
+            f"engine is a SQLite database that cannot keep a write-ahead log (journal mode {mode}): "
+            "it is in memory or read-only; name a file that can be written"
+        )
+    opened.execute("PRAGMA synchronous = NORMAL")
+    opened.execute("PRAGMA foreign_keys = ON")
+
+
+def _journal_mode(opened: Any) -> str:
+    (mode,) = opened.execute("PRAGMA journal_mode").fetchone()
+    left = 20
+    while mode != "wal" and left:
+        left -= 1
+        try:
+            (mode,) = opened.execute("PRAGMA journal_mode = WAL").fetchone()
+        except opened.OperationalError as error:
+            if not left or trouble_of(error) != Trouble("busy"):
+                raise
+            # The switch itself never waits for another process that switches; a begin does.
+            opened.execute("BEGIN IMMEDIATE")
+            opened.execute("ROLLBACK")
+        else:
+            break
+    return cast("str", mode)
+
+
+def _sqlite_on_begin(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    if is_autocommit(connection, options.get("isolation_level")):
+        return
+    # SQLAlchemy hands the implicit begin back to the driver whenever it sets an isolation level.
+    _take_over(driver(connection))
+    deferred = options.get(BEGIN_OPTION) == "deferred"
+    connection.exec_driver_sql("BEGIN" if deferred else "BEGIN IMMEDIATE")
