@@ -59,9 +59,7 @@ class Reaped:
     next: int | None
 
 
-def find(
-    config: Config, scope: str, document: str, key: str, *, connection: Any = None
-) -> Address | None:
+def find(config: Config, scope: str, document: str, key: str, *, connection: Any = None) -> Address | None:
     """The address, or None. Takes no lock."""
     with reading(config, connection) as own:
         row = own.execute(
@@ -73,9 +71,7 @@ def find(
 def by_execution(config: Config, execution_id: str, *, connection: Any = None) -> Address | None:
     """The address that names this execution, or None (made by `always_new`, or reaped)."""
     with reading(config, connection) as own:
-        row = own.execute(
-            _by_execution(config.schema), {"execution_id": execution_id}
-        ).one_or_none()
+        row = own.execute(_by_execution(config.schema), {"execution_id": execution_id}).one_or_none()
         return None if row is None else Address(**row._mapping)
 
 
@@ -126,9 +122,7 @@ class Found:
     snapshot_is_fresh: bool
 
 
-def look_up(
-    connection: Connection, schema: Schema, scope: str, document: str, key: str
-) -> Found:
+def look_up(connection: Connection, schema: Schema, scope: str, document: str, key: str) -> Found:
     """The execution at this address, in one statement that also asks how strict the transaction is."""
     row = connection.execute(
         _look_up(schema, dialect.kind(connection)),
@@ -139,14 +133,12 @@ def look_up(
 
 @lru_cache
 def _look_up(schema: Schema, kind: str) -> Executable:
-    found = (
-        select(schema.addresses.c.execution_id).where(*_here(schema)).scalar_subquery()
-    ).label("execution_id")
+    found = (select(schema.addresses.c.execution_id).where(*_here(schema)).scalar_subquery()).label(
+        "execution_id"
+    )
     # SQLite's one writer always reads the newest state.
     isolation: Any = (
-        func.current_setting("transaction_isolation")
-        if kind == "postgresql"
-        else literal("read committed")
+        func.current_setting("transaction_isolation") if kind == "postgresql" else literal("read committed")
     )
     return select(found, isolation.label("isolation"))
 
@@ -179,12 +171,13 @@ def insert(
 def _insert(schema: Schema, kind: str) -> Executable:
     table = schema.addresses
     names = ("scope", "document", "key", "execution_id", "inserted_at")
-    return (
+    statement: Executable = (
         dialect.insert_into(kind, table)
         .values({name: bindparam(name) for name in names})
         .on_conflict_do_nothing(index_elements=[table.c.scope, table.c.document, table.c.key])
         .returning(table.c.id)
     )
+    return statement
 
 
 def stamp(
@@ -260,9 +253,7 @@ def reap(
 
     def work(frame: Frame) -> Reaped:
         own = frame.connection
-        page = own.execute(
-            _page(config.schema), {"after": after or 0, "limit": limit}
-        ).all()
+        page = own.execute(_page(config.schema), {"after": after or 0, "limit": limit}).all()
         ended = _ended(own, config, [row for row in page if row.terminal_seen_at is None])
         stamps: list[int] = []
         deletions: list[int] = []
@@ -305,17 +296,14 @@ def _ended(connection: Connection, config: Config, page: Sequence[Any]) -> dict[
         found = (executor.fetch(connection, config, id, lock=False) for id in ids)
         statuses = {execution.id: execution.status for execution in found if execution is not None}
     return {
-        id: "gone" if id not in statuses else "ended" if statuses[id] in TERMINAL else "live"
-        for id in ids
+        id: "gone" if id not in statuses else "ended" if statuses[id] in TERMINAL else "live" for id in ids
     }
 
 
 def _write_in_chunks(
     connection: Connection, statement: Executable, ids: list[int], values: dict[str, Any]
 ) -> int:
-    return sum(
-        connection.execute(statement, values | {"ids": some}).rowcount for some in chunks(ids)
-    )
+    return sum(connection.execute(statement, values | {"ids": some}).rowcount for some in chunks(ids))
 
 
 @lru_cache

@@ -90,9 +90,7 @@ def entered(
     lock_timeout: timedelta | None = None,
 ) -> Iterator[Frame]:
     """Make `connection` the transaction in force for the block."""
-    frame = Frame(
-        connection=connection, parent=_frames.get(), minted=minted, lock_timeout=lock_timeout
-    )
+    frame = Frame(connection=connection, parent=_frames.get(), minted=minted, lock_timeout=lock_timeout)
     token = _frames.set(frame)
     try:
         yield frame

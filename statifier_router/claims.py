@@ -68,13 +68,13 @@ def _take(schema: Schema, kind: str, bounded: bool) -> Executable:
         # The claim's row is selected from it: a part that nothing refers to would never run.
         made = func.set_config("lock_timeout", bindparam("lock_timeout"), True).label("made")
         setting = select(made).cte("setting")
-        row = select(
-            *(bindparam(column.name, type_=column.type) for column in table.c)
-        ).where(setting.c.made.is_not(None))
+        row = select(*(bindparam(column.name, type_=column.type) for column in table.c)).where(
+            setting.c.made.is_not(None)
+        )
         inserting = inserting.from_select([column.name for column in table.c], row)
     else:
         inserting = inserting.values({column.name: bindparam(column.name) for column in table.c})
-    return inserting.on_conflict_do_update(
+    statement: Executable = inserting.on_conflict_do_update(
         index_elements=list(table.primary_key.columns),
         set_={
             "digest": inserting.excluded.digest,
@@ -82,6 +82,7 @@ def _take(schema: Schema, kind: str, bounded: bool) -> Executable:
         },
         where=table.c.expires_at < bindparam("now", type_=table.c.expires_at.type),
     ).returning(table.c.binding_id)
+    return statement
 
 
 def reap(config: Config, *, now: datetime | None = None, limit: int = 1000, connection: Any = None) -> int:

@@ -139,9 +139,7 @@ class Config:
             raise ConfigError(f"tables must be a Tables, not {type(self.tables).__name__}")
         _check_numbers(self)
         if self.on_chart_error not in ("commit", "reject"):
-            raise ConfigError(
-                f"on_chart_error must be 'commit' or 'reject', not {self.on_chart_error!r}"
-            )
+            raise ConfigError(f"on_chart_error must be 'commit' or 'reject', not {self.on_chart_error!r}")
         for name in ("bindings_resolver", "clock", "mint_execution_id", "around_delivery"):
             value = getattr(self, name)
             if value is not None and not callable(value):
@@ -177,15 +175,11 @@ def _charts(charts: Any, resolver: Any, chart_resolver: Any) -> Charts:
             raise ConfigError("charts excludes resolver and chart_resolver: give one or the other")
         for method in ("resolve", "by_hash"):
             if not callable(getattr(charts, method, None)):
-                raise ConfigError(
-                    f"charts must have a method {method}; {type(charts).__name__} has none"
-                )
+                raise ConfigError(f"charts must have a method {method}; {type(charts).__name__} has none")
         source: Charts = charts
         return source
     if resolver is None and chart_resolver is None:
-        raise ConfigError(
-            "charts is missing: give charts=ChartRegistry(), or resolver and chart_resolver"
-        )
+        raise ConfigError("charts is missing: give charts=ChartRegistry(), or resolver and chart_resolver")
     for name, value in (("resolver", resolver), ("chart_resolver", chart_resolver)):
         if value is None:
             raise ConfigError(f"{name} is missing: resolver and chart_resolver go together")
@@ -199,9 +193,7 @@ def _check_executor(executor: object) -> None:
         return
     for method in ("fetch", "create", "step"):
         if not callable(getattr(executor, method, None)):
-            raise ConfigError(
-                f"executor must have a method {method}; {type(executor).__name__} has none"
-            )
+            raise ConfigError(f"executor must have a method {method}; {type(executor).__name__} has none")
 
 
 def _check_sends(config: Config) -> None:

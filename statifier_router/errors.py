@@ -42,9 +42,7 @@ class MissingExtra(RouterError):
     def __init__(self, extra: str, feature: str) -> None:
         self.extra = extra
         self.feature = feature
-        super().__init__(
-            f"{feature} needs the extra '{extra}': pip install 'statifier-router[{extra}]'"
-        )
+        super().__init__(f"{feature} needs the extra '{extra}': pip install 'statifier-router[{extra}]'")
 
 
 class SchemaError(RouterError):
@@ -94,9 +92,7 @@ class UnresolvedDocument(DeliveryError):
 
     fault = "binding"
 
-    def __init__(
-        self, document: str, scope: str, reason: str, *, binding_id: str | None = None
-    ) -> None:
+    def __init__(self, document: str, scope: str, reason: str, *, binding_id: str | None = None) -> None:
         self.document = document
         self.scope = scope
         self.reason = reason
@@ -153,9 +149,7 @@ class ExecutionNotFound(DeliveryError):
 
     fault = "execution"
 
-    def __init__(
-        self, execution_id: str, *, binding_id: str | None = None, hint: str | None = None
-    ) -> None:
+    def __init__(self, execution_id: str, *, binding_id: str | None = None, hint: str | None = None) -> None:
         self.execution_id = execution_id
         super().__init__(
             f"execution {execution_id} does not exist; " + (hint or "check the id"),
@@ -197,9 +191,7 @@ class StaleRevision(DeliveryError):
     fault = "execution"
     retryable = True
 
-    def __init__(
-        self, execution_id: str, revision: int, *, binding_id: str | None = None
-    ) -> None:
+    def __init__(self, execution_id: str, revision: int, *, binding_id: str | None = None) -> None:
         self.execution_id = execution_id
         self.revision = revision
         super().__init__(
@@ -257,9 +249,7 @@ class StepFailed(DeliveryError):
 
     fault = "message"
 
-    def __init__(
-        self, execution_id: str, reason: str, *, binding_id: str | None = None
-    ) -> None:
+    def __init__(self, execution_id: str, reason: str, *, binding_id: str | None = None) -> None:
         self.execution_id = execution_id
         self.reason = reason
         super().__init__(
@@ -278,9 +268,7 @@ class ExecutionBusy(DeliveryError):
     fault = "transient"
     retryable = True
 
-    def __init__(
-        self, execution_id: str | None = None, *, binding_id: str | None = None
-    ) -> None:
+    def __init__(self, execution_id: str | None = None, *, binding_id: str | None = None) -> None:
         self.execution_id = execution_id
         what = f"execution {execution_id}" if execution_id else "a claim or an address"
         super().__init__(

@@ -99,11 +99,7 @@ def _values(entry: Entry) -> dict[str, Any]:
 def _write(schema: Schema) -> Executable:
     table = schema.ledger
     # Nothing is returned: SQLAlchemy would otherwise ask for the new id.
-    return (
-        insert(table)
-        .values({name: bindparam(name) for name in table.c.keys() if name != "id"})
-        .inline()
-    )
+    return insert(table).values({name: bindparam(name) for name in table.c.keys() if name != "id"}).inline()
 
 
 @lru_cache
@@ -188,12 +184,7 @@ def prune(config: Config, *, before: datetime, limit: int = 1000, connection: An
 @lru_cache
 def _prune(schema: Schema) -> Executable:
     table = schema.ledger
-    oldest = (
-        select(table.c.id, table.c.inserted_at)
-        .order_by(table.c.id)
-        .limit(bindparam("limit"))
-        .subquery()
-    )
+    oldest = select(table.c.id, table.c.inserted_at).order_by(table.c.id).limit(bindparam("limit")).subquery()
     old = select(oldest.c.id).where(
         oldest.c.inserted_at < bindparam("before", type_=table.c.inserted_at.type)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from attrs import field, frozen
+from attrs import frozen
 
 DropReason = Literal["no_execution", "finished", "unmatched_event", "deferral_full"]
 
@@ -84,8 +84,7 @@ class KeyRefused:
 
     binding_id: str
     stage: Literal["match", "key"]
-    # The detail may quote a value of the message, which has no place in a log line.
-    detail: str = field(repr=False)
+    detail: str
 
     @property
     def recorded(self) -> str:
@@ -105,6 +104,4 @@ class NoMatch:
         return "no_match"
 
 
-Outcome = (
-    CreatedAndDelivered | Delivered | Duplicate | Deferred | Dropped | KeyRefused | NoMatch
-)
+Outcome = CreatedAndDelivered | Delivered | Duplicate | Deferred | Dropped | KeyRefused | NoMatch

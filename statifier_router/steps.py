@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final, Literal, Protocol, runtime_checkable
 
@@ -49,6 +50,14 @@ class Cancel:
 Effect = Send | Cancel
 
 
+def _texts(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(values)
+
+
+def _effects(values: Iterable[Effect]) -> tuple[Effect, ...]:
+    return tuple(values)
+
+
 @frozen
 class Step:
     """A chart's answer to being created, or to one event.
@@ -60,20 +69,31 @@ class Step:
 
     position: Json = field(repr=False)
     outcome: StepOutcome = field(default="moved", kw_only=True)
-    active: tuple[str, ...] = field(default=(), kw_only=True, converter=tuple)
+    active: tuple[str, ...] = field(default=(), kw_only=True, converter=_texts)
     status: StepStatus = field(default="active", kw_only=True)
     donedata: Json | NoData = field(default=NO_DATA, kw_only=True, repr=False)
-    effects: tuple[Effect, ...] = field(default=(), kw_only=True, converter=tuple)
-    errors: tuple[str, ...] = field(default=(), kw_only=True, converter=tuple)
+    effects: tuple[Effect, ...] = field(default=(), kw_only=True, converter=_effects)
+    errors: tuple[str, ...] = field(default=(), kw_only=True, converter=_texts)
 
 
 @runtime_checkable
 class Chart(Protocol):
     """One compiled revision of a document, named by its content hash. Pure: no I/O, no clock."""
 
-    content_hash: str
-    interpreter: str
-    interpreter_version: str
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 of the definition: the name of this revision."""
+        ...
+
+    @property
+    def interpreter(self) -> str:
+        """The name of the adapter that made it."""
+        ...
+
+    @property
+    def interpreter_version(self) -> str:
+        """The version of the adapter's library; recorded, never guarded."""
+        ...
 
     def create(self, *, data: Json, now: datetime) -> Step:
         """The first position. `data` tells the chart who it is (`{"execution": {...}}`)."""

@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from attrs import define, field
 from sqlalchemy import Connection
@@ -127,8 +127,7 @@ def connection_of(connection: Any, config: Config) -> Connection:
         connection = connection()
     if not isinstance(connection, Session):
         raise ConfigError(
-            "connection must be a SQLAlchemy Connection or Session, "
-            f"not {type(connection).__name__}"
+            f"connection must be a SQLAlchemy Connection or Session, not {type(connection).__name__}"
         )
     try:
         return connection.connection()
@@ -148,9 +147,7 @@ def attempt(
         dialect.set_busy_timeout(connection, config.lock_timeout)
         try:
             transaction = connection.begin()
-            with ambient.entered(
-                connection, minted, lock_timeout=config.lock_timeout
-            ) as frame:
+            with ambient.entered(connection, minted, lock_timeout=config.lock_timeout) as frame:
                 try:
                     answer = _in_savepoint(frame, work) if savepoint else work(frame)
                     if frame.doomed is not None:
@@ -257,7 +254,7 @@ def raise_translated(
     binding_id: str | None,
     *,
     borrowed: Connection | None = None,
-) -> Any:
+) -> NoReturn:
     """Raise `error` as what the caller of an outermost door is told."""
     if isinstance(error, DeliveryError):
         if error.binding_id is None:
@@ -272,9 +269,7 @@ def raise_translated(
     raise _told(error, trouble, binding_id, borrowed=borrowed is not None) from error
 
 
-def _told(
-    error: Exception, trouble: Trouble, binding_id: str | None, *, borrowed: bool
-) -> DeliveryError:
+def _told(error: Exception, trouble: Trouble, binding_id: str | None, *, borrowed: bool) -> DeliveryError:
     if trouble.kind == "busy":
         waited_for = error.__dict__.get("_statifier_router_waiting_for")
         return ExecutionBusy(waited_for, binding_id=binding_id)

@@ -54,9 +54,7 @@ def inputs(config: Config, execution_id: str, *, connection: Any = None) -> list
         return _rows.inputs(own, config.schema, execution_id)
 
 
-def prune(
-    config: Config, *, before: datetime, limit: int = 1000, connection: Any = None
-) -> int:
+def prune(config: Config, *, before: datetime, limit: int = 1000, connection: Any = None) -> int:
     """Forget positions and input logs of at most `limit` executions that ended before `before`.
 
     The rows stay, so that a late message still finds its execution finished. One transaction;
@@ -67,9 +65,7 @@ def prune(
 
     def work(frame: Frame) -> int:
         own = frame.connection
-        found = own.execute(
-            _statements.prunable(config.schema), {"before": before, "limit": limit}
-        )
+        found = own.execute(_statements.prunable(config.schema), {"before": before, "limit": limit})
         ids = list(found.scalars())
         for some in chunks(ids):
             own.execute(_statements.drop_inputs(config.schema), {"execution_ids": some})

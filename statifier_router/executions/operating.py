@@ -45,9 +45,9 @@ def fail(
 
     Answers and raises as `cancel` does.
     """
-    if not isinstance(reason, str) or not reason:
-        raise ConfigError("reason must be text that says why")
     why = error_text(reason)
+    if not why:
+        raise ConfigError("reason must say why")
 
     def change(execution: Execution, now: datetime) -> Execution:
         return attrs.evolve(execution, status="failed", failure=why, ended_at=now)
@@ -129,4 +129,3 @@ def locked(config: Config, frame: Frame, execution_id: str) -> Execution:
     if execution is None:
         raise ExecutionNotFound(execution_id)
     return execution
-

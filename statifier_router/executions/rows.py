@@ -37,13 +37,9 @@ class Input:
     details: Json = field(default=None, repr=False)
 
 
-def read(
-    connection: Connection, schema: Schema, execution_id: str, *, lock: bool
-) -> Execution | None:
+def read(connection: Connection, schema: Schema, execution_id: str, *, lock: bool) -> Execution | None:
     """The execution, or None; `lock` waits for its row lock."""
-    row = connection.execute(
-        statements.read(schema, lock), {"execution_id": execution_id}
-    ).one_or_none()
+    row = connection.execute(statements.read(schema, lock), {"execution_id": execution_id}).one_or_none()
     if row is None:
         return None
     return Execution(
@@ -63,9 +59,7 @@ def read(
     )
 
 
-def statuses(
-    connection: Connection, schema: Schema, execution_ids: list[str]
-) -> dict[str, str]:
+def statuses(connection: Connection, schema: Schema, execution_ids: list[str]) -> dict[str, str]:
     """The statuses of those executions that exist."""
     found: dict[str, str] = {}
     for some in chunks(execution_ids):
@@ -99,9 +93,7 @@ def add(connection: Connection, schema: Schema, execution: Execution) -> None:
         raise ExecutionExists(execution.id)
 
 
-def move(
-    connection: Connection, schema: Schema, before: Execution, after: Execution, *, moved: bool
-) -> None:
+def move(connection: Connection, schema: Schema, before: Execution, after: Execution, *, moved: bool) -> None:
     """Write what a step made of `before`. Raises `StaleRevision` where the row is no longer that."""
     values: dict[str, Any] = {
         "execution_id": before.id,

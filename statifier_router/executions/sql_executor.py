@@ -161,9 +161,7 @@ def changes_position(step: Step) -> bool:
 
 def ask_create(chart: Chart, execution_id: str, *, data: Json, now: datetime) -> Step:
     """The chart's first step; a raise, a failure or a malformed answer is `StepFailed`."""
-    return _asked(
-        chart, execution_id, lambda: chart.create(data=data, now=now), before=None, created=True
-    )
+    return _asked(chart, execution_id, lambda: chart.create(data=data, now=now), before=None, created=True)
 
 
 def ask_step(
@@ -179,9 +177,7 @@ def ask_step(
     )
 
 
-def _asked(
-    chart: Chart, execution_id: str, call: Callable[[], Step], *, before: Json, created: bool
-) -> Step:
+def _asked(chart: Chart, execution_id: str, call: Callable[[], Step], *, before: Json, created: bool) -> Step:
     try:
         step = call()
         # The adapters that ship check their own answers; a chart of the host's is checked here.
@@ -222,9 +218,7 @@ def _hand_on(
         # A refusal met while telling of refusals is recorded: nothing bounds a second wave.
         unheard = tuple(f"not handed off: {refusal.reason}" for _, refusal in late)
         reentries.append(_Reentry(event, (*told.errors, *unheard)))
-        step = attrs.evolve(told, errors=(*step.errors, *told.errors)) if changes_position(
-            told
-        ) else step
+        step = attrs.evolve(told, errors=(*step.errors, *told.errors)) if changes_position(told) else step
     return step, reentries
 
 
@@ -272,6 +266,3 @@ def _ending(step: Step, now: datetime) -> tuple[ExecutionStatus, str | None, dat
     if step.status == "completed":
         return "completed", None, now
     return "failed", error_text("; ".join(step.errors) or "its chart ended in failure"), now
-
-
-

@@ -49,12 +49,13 @@ def statuses(schema: Schema) -> Executable:
 def add(schema: Schema, kind: str) -> Executable:
     """Insert one execution, or nothing where the id is taken; answers the id it inserted."""
     table = schema.executions
-    return (
+    statement: Executable = (
         dialect.insert_into(kind, table)
         .values({column.name: bindparam(column.name) for column in table.c})
         .on_conflict_do_nothing(index_elements=[table.c.id])
         .returning(table.c.id)
     )
+    return statement
 
 
 @lru_cache
@@ -99,9 +100,7 @@ def log(schema: Schema) -> Executable:
 def inputs(schema: Schema) -> Executable:
     """The input log of `execution_id`, in order."""
     table = schema.inputs
-    return (
-        select(table).where(table.c.execution_id == bindparam("execution_id")).order_by(table.c.seq)
-    )
+    return select(table).where(table.c.execution_id == bindparam("execution_id")).order_by(table.c.seq)
 
 
 @lru_cache
@@ -126,9 +125,7 @@ def drop_positions(schema: Schema) -> Executable:
     """Forget the positions of `execution_ids`."""
     table = schema.executions
     return (
-        update(table)
-        .where(table.c.id.in_(bindparam("execution_ids", expanding=True)))
-        .values(position=None)
+        update(table).where(table.c.id.in_(bindparam("execution_ids", expanding=True))).values(position=None)
     )
 
 

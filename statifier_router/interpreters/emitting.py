@@ -28,9 +28,7 @@ def emit(
     Nothing is handed off here: the effect is handed on after the step, in its transaction.
     Raises `ConfigError` outside a step.
     """
-    _collected("emit").append(
-        Send(event, data, target=target, type=type, send_id=send_id, delay=delay)
-    )
+    _collected("emit").append(Send(event, data, target=target, type=type, send_id=send_id, delay=delay))
 
 
 def cancel(send_id: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import attrs
@@ -12,7 +12,7 @@ from statifier_router.interpreters.answers import checked_step
 from statifier_router.interpreters.emitting import collecting
 from statifier_router.jsontext import Json, digest, plain
 from statifier_router.messages import Event
-from statifier_router.steps import Step
+from statifier_router.steps import Effect, Step
 from statifier_router.text import NAME_LIMIT, checked
 
 CreateFunction = Callable[[Json, datetime], Step]
@@ -29,6 +29,8 @@ class FunctionChart:
     _step: StepFunction
     interpreter: str = "function"
     interpreter_version: str = "1"
+    # So that the executor does not check what `_answer` has checked.
+    answers_checked: bool = True
 
     def create(self, *, data: Json, now: datetime) -> Step:
         """The first position, checked to be JSON."""
@@ -44,7 +46,7 @@ class FunctionChart:
         return _answer(answer, emitted, before=position, created=False)
 
 
-def _answer(answer: object, emitted: list[object], *, before: Json, created: bool) -> Step:
+def _answer(answer: object, emitted: Sequence[Effect], *, before: Json, created: bool) -> Step:
     step = checked_step(answer, before=before, created=created)
     if not emitted:
         return step
@@ -52,16 +54,14 @@ def _answer(answer: object, emitted: list[object], *, before: Json, created: boo
     return checked_step(with_emitted, before=before, created=created)
 
 
-def chart(
-    name: str, *, create: CreateFunction, step: StepFunction, version: str = "1"
-) -> FunctionChart:
+def chart(name: str, *, create: CreateFunction, step: StepFunction, version: str = "1") -> FunctionChart:
     """A chart of two pure functions, `create(data, now)` and `step(position, event, now)`.
 
     The content hash covers the name, the functions' qualified names and `version`: give another
     `version` whenever what the functions do changes, so that live executions keep the old one.
     Raises `ConfigError` for a bad argument.
 
-    >>> from statifier_router import Step
+    >>> from statifier_router import Effect, Step
     >>> counter = chart(
     ...     "counter",
     ...     create=lambda data, now: Step({"n": 0}),

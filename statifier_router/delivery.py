@@ -1,0 +1,234 @@
+"""One message to one execution, in one transaction.
+
+`_deliver` is the walk of a message: claim, address, create or step, ledger, in that order. Both doors
+run it; what differs between them is in the `Task`, and in whether a savepoint brackets it.
+
+20-delivery is the rule for every line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import frozen
+
+from statifier_router import ambient, charts, ids
+from statifier_router.ambient import Frame
+from statifier_router.config import Config
+from statifier_router.errors import (
+    ConfigError,
+    DeliveryError,
+    ExecutionBusy,
+    ExecutionNotFound,
+    ExecutionSuspended,
+    IsolationConflict,
+    StepFailed,
+)
+from statifier_router.executor import (
+    Discarded,
+    EffectRefused,
+    Execution,
+    Executor,
+    KeyedEffect,
+    StepContext,
+    Stepped,
+)
+from statifier_router.outcomes import (
+    CreatedAndDelivered,
+    Delivered,
+    Dropped,
+    Duplicate,
+    Outcome,
+)
+from statifier_router.plain_plan import Acts, PlainActs
+from statifier_router.steps import Chart
+from statifier_router.tasks import Task
+from statifier_router.text import NAME_LIMIT, checked
+from statifier_router.transactions import refuse_open_step, run
+
+Effects = Callable[[KeyedEffect], EffectRefused | None]
+# Makes the handler of one execution's effects, for the delivery that is running.
+EffectsFor = Callable[[Frame, Task, str], Effects]
+
+_ADDRESS_TRIES = 3
+
+
+@frozen
+class _Delivering:
+    """What the walk carries from act to act."""
+
+    config: Config
+    frame: Frame
+    task: Task
+    acts: Acts
+    effects_for: EffectsFor
+
+
+def perform(
+    config: Config,
+    task: Task,
+    *,
+    executor: Executor,
+    effects_for: EffectsFor,
+    connection: Any = None,
+    savepoint: bool,
+) -> Outcome:
+    """Make the delivery in the transaction in force, or in one of its own.
+
+    Raises `DeliveryError`; whatever is raised, nothing of this delivery remains.
+    """
+
+    def work(frame: Frame) -> Outcome:
+        acts = PlainActs(config, frame, executor, task)
+        try:
+            return _deliver(_Delivering(config, frame, task, acts, effects_for))
+        except DeliveryError as error:
+            if error.binding_id is None:
+                error.binding_id = task.binding_id
+            raise
+
+    return run(config, work, connection=connection, savepoint=savepoint, binding_id=task.binding_id)
+
+
+def _deliver(d: _Delivering) -> Outcome:
+    if not d.acts.claim():
+        return Duplicate(d.task.binding_id, content_differs=d.acts.record_duplicate())
+    execution_id, is_new = _address(d)
+    if execution_id is None:
+        outcome: Outcome = Dropped(d.task.binding_id, "no_execution")
+        reason = None
+    elif is_new:
+        outcome, reason = _create(d, execution_id)
+    else:
+        outcome, reason = _existing(d, execution_id)
+    d.acts.record(outcome.recorded, execution_id=getattr(outcome, "execution_id", None), reason=reason)
+    return outcome
+
+
+# --- Address --------------------------------------------------------------------------------------
+
+
+def _address(d: _Delivering) -> tuple[str | None, bool]:
+    """The execution at the task's address, and whether this delivery is to create it."""
+    if d.task.create == "always_new":
+        return _minted(d), True
+    found = d.acts.look_up()
+    if d.task.create == "never":
+        if not found.snapshot_is_fresh:
+            raise _StaleSnapshot(
+                "create='never' needs a READ COMMITTED transaction: a stricter one answers from a "
+                "snapshot that may be older than the execution it asks for"
+            )
+        return found.execution_id, False
+    if found.execution_id is not None:
+        return found.execution_id, False
+    minted = _minted(d)
+    for _ in range(_ADDRESS_TRIES):
+        if d.acts.add_address(minted):
+            return minted, True
+        # Another delivery was first. Its row, seen by this following statement, names the one
+        # execution; it is empty only where the address was reaped in this instant.
+        found = d.acts.look_up()
+        if found.execution_id is not None:
+            return found.execution_id, False
+    raise ExecutionBusy
+
+
+def _minted(d: _Delivering) -> str:
+    """The new execution's id. Another attempt at this delivery finds the same, so keys stay equal."""
+    task = d.task
+    what = (task.binding_id, task.message_id, task.scope, task.document, task.key)
+    if what not in d.frame.minted:
+        mint = d.config.mint_execution_id
+        if mint is None:
+            d.frame.minted[what] = ids.execution_id()
+        else:
+            answer = mint(task.scope, task.document, task.key)
+            d.frame.minted[what] = checked(
+                answer, "the answer of mint_execution_id", ConfigError, limit=NAME_LIMIT
+            )
+    return d.frame.minted[what]
+
+
+class _StaleSnapshot(IsolationConflict, ConfigError):
+    """Both: found at delivery, and mended only by another isolation level, so never retryable."""
+
+    retryable = False
+
+
+# --- Create or step -------------------------------------------------------------------------------
+
+
+def _create(d: _Delivering, execution_id: str) -> tuple[Outcome, str | None]:
+    chart = charts.for_document(d.config, d.task.scope, d.task.document)
+    with ambient.stepping(d.frame, execution_id):
+        created = d.acts.create(_context(d, execution_id), execution_id, chart)
+    _refuse_failed(d.config, created)
+    if created.execution.terminal:
+        return _finished(d, execution_id)
+    return _step(d, created.execution, chart, is_new=True)
+
+
+def _existing(d: _Delivering, execution_id: str) -> tuple[Outcome, str | None]:
+    refuse_open_step(d.frame, execution_id)
+    execution = d.acts.lock(execution_id)
+    if execution is None:
+        raise ExecutionNotFound(
+            execution_id,
+            hint="its address outlived it; addresses.reap removes that, and the next message "
+            "creates a new one",
+        )
+    if execution.terminal:
+        return _finished(d, execution_id)
+    if execution.status == "suspended":
+        raise ExecutionSuspended(execution_id)
+    chart = charts.for_execution(d.config, execution)
+    return _step(d, execution, chart, is_new=False)
+
+
+def _step(d: _Delivering, execution: Execution, chart: Chart, *, is_new: bool) -> tuple[Outcome, str | None]:
+    with ambient.stepping(d.frame, execution.id):
+        stepped = d.acts.step(_context(d, execution.id), execution, chart, d.task.event)
+    if isinstance(stepped, Discarded):
+        return _finished(d, execution.id)
+    _refuse_failed(d.config, stepped)
+    answer = stepped.step.outcome
+    if answer in ("refused", "ignored") and d.task.drops_unmatched:
+        return Dropped(d.task.binding_id, "unmatched_event", execution.id), answer
+    if is_new:
+        return CreatedAndDelivered(d.task.binding_id, execution.id), None
+    return Delivered(d.task.binding_id, execution.id), None
+
+
+def _finished(d: _Delivering, execution_id: str) -> tuple[Outcome, str | None]:
+    if d.task.create != "always_new":
+        d.acts.stamp(execution_id)
+    return Dropped(d.task.binding_id, "finished", execution_id), None
+
+
+def _refuse_failed(config: Config, stepped: Stepped) -> None:
+    """Raise `StepFailed` for an answer that must leave nothing behind."""
+    step = stepped.step
+    if step.outcome == "failed":
+        reason = "; ".join(step.errors) or "its step answered 'failed'"
+        raise StepFailed(stepped.execution.id, reason)
+    if step.errors and config.on_chart_error == "reject":
+        raise StepFailed(stepped.execution.id, "; ".join(step.errors))
+
+
+def _context(d: _Delivering, execution_id: str) -> StepContext:
+    task = d.task
+    return StepContext(
+        connection=d.frame.connection,
+        config=d.config,
+        scope=task.scope,
+        document=task.document,
+        key=task.key,
+        message_id=task.message_id,
+        now=task.now,
+        context=task.context,
+        effects=d.effects_for(d.frame, task, execution_id),
+        door=task.door,
+        driver=task.digest,
+    )

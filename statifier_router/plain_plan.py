@@ -1,0 +1,153 @@
+"""The plan of statements of one delivery: which statement does each of its acts.
+
+`Acts` is what the body of `delivery` asks for, in this order. `PlainActs` does each act with one
+statement of its own, on either database and over any executor.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from attrs import frozen
+
+from statifier_router import addresses, claims, dialect, ledger
+from statifier_router.addresses import Found
+from statifier_router.ambient import Frame
+from statifier_router.config import Config
+from statifier_router.executor import (
+    Discarded,
+    Execution,
+    Executor,
+    StepContext,
+    Stepped,
+)
+from statifier_router.messages import Event
+from statifier_router.steps import Chart
+from statifier_router.tasks import Task
+
+
+class Acts(Protocol):
+    """What a delivery does to the database, act by act."""
+
+    def claim(self) -> bool:
+        """Take the claim; False for a duplicate."""
+        ...
+
+    def record_duplicate(self) -> bool:
+        """Write a duplicate's ledger row; True where its content differs from what was taken."""
+        ...
+
+    def look_up(self) -> Found:
+        """Read the address."""
+        ...
+
+    def add_address(self, execution_id: str) -> bool:
+        """Insert the address with the minted id; False where another delivery was first."""
+        ...
+
+    def lock(self, execution_id: str) -> Execution | None:
+        """Lock and read the execution."""
+        ...
+
+    def create(self, context: StepContext, execution_id: str, chart: Chart) -> Stepped:
+        """Create the execution."""
+        ...
+
+    def step(
+        self, context: StepContext, execution: Execution, chart: Chart, event: Event
+    ) -> Stepped | Discarded:
+        """Step the execution."""
+        ...
+
+    def stamp(self, execution_id: str) -> None:
+        """Note on the address that its execution was seen ended."""
+        ...
+
+    def record(self, outcome: str, *, execution_id: str | None, reason: str | None) -> None:
+        """Write the delivery's ledger row."""
+        ...
+
+
+@frozen
+class PlainActs:
+    """One statement an act."""
+
+    config: Config
+    frame: Frame
+    executor: Executor
+    task: Task
+
+    def claim(self) -> bool:
+        bound = self.frame.lock_timeout
+        return claims.take(
+            self.frame.connection,
+            self.config.schema,
+            self.task.claim,
+            self.task.now,
+            None if bound is None else dialect.lock_timeout_setting(bound),
+        )
+
+    def record_duplicate(self) -> bool:
+        entry = self._entry("duplicate", None, None)
+        return ledger.write_duplicate(self.frame.connection, self.config.schema, entry, self.task.claim)
+
+    def look_up(self) -> Found:
+        task = self.task
+        return addresses.look_up(
+            self.frame.connection, self.config.schema, task.scope, task.document, task.key
+        )
+
+    def add_address(self, execution_id: str) -> bool:
+        task = self.task
+        return addresses.insert(
+            self.frame.connection,
+            self.config.schema,
+            task.scope,
+            task.document,
+            task.key,
+            execution_id,
+            task.now,
+        )
+
+    def lock(self, execution_id: str) -> Execution | None:
+        self.frame.waiting_for = execution_id
+        execution = self.executor.fetch(self.frame.connection, self.config, execution_id, lock=True)
+        self.frame.waiting_for = None
+        return execution
+
+    def create(self, context: StepContext, execution_id: str, chart: Chart) -> Stepped:
+        return self.executor.create(context, execution_id, chart)
+
+    def step(
+        self, context: StepContext, execution: Execution, chart: Chart, event: Event
+    ) -> Stepped | Discarded:
+        return self.executor.step(context, execution, chart, event)
+
+    def stamp(self, execution_id: str) -> None:
+        task = self.task
+        addresses.stamp(
+            self.frame.connection,
+            self.config.schema,
+            task.scope,
+            task.document,
+            task.key,
+            execution_id,
+            task.now,
+        )
+
+    def record(self, outcome: str, *, execution_id: str | None, reason: str | None) -> None:
+        entry = self._entry(outcome, execution_id, reason)
+        ledger.write(self.frame.connection, self.config.schema, entry)
+
+    def _entry(self, outcome: str, execution_id: str | None, reason: str | None) -> ledger.Entry:
+        task = self.task
+        return ledger.Entry(
+            binding_id=task.binding_id,
+            message_id=task.message_id,
+            scope=task.scope,
+            outcome=outcome,
+            inserted_at=task.now,
+            key=task.key,
+            execution_id=execution_id,
+            reason=reason,
+        )

@@ -1,0 +1,238 @@
+"""The doors: `route`, `deliver`, `deliver_event`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from statifier_router import delivery as _delivery
+from statifier_router import ledger, tasks
+from statifier_router.ambient import Frame
+from statifier_router.bindings import Binding, Plan
+from statifier_router.clock import as_utc
+from statifier_router.config import Config, checked_bindings
+from statifier_router.errors import ConfigError, DeliveryError, MessageError, StepFailed
+from statifier_router.executions import SQLExecutor
+from statifier_router.executor import EffectRefused, KeyedEffect
+from statifier_router.messages import Delivery, Envelope, Message
+from statifier_router.outcomes import KeyRefused, NoMatch, Outcome
+from statifier_router.refusals import KeyRefusal, MatchRefused
+from statifier_router.steps import Cancel
+from statifier_router.tasks import Task
+from statifier_router.text import error_text
+from statifier_router.transactions import around, joinable, run
+from statifier_router.view import View
+
+log = logging.getLogger("statifier_router")
+
+_DEFAULT_EXECUTOR = SQLExecutor()
+
+
+def route(
+    config: Config, message: Message, *, now: datetime | None = None, connection: Any = None
+) -> list[Outcome]:
+    """Deliver a message to the execution of every binding that it is for, one after the other.
+
+    Each binding is a transaction of its own, unless `connection` (or a delivery that is running in
+    this thread) gives the one to join. Answers one outcome for each enabled binding of the message's
+    source, in configuration order. `now` is the one instant that every row carries; the clock's by
+    default.
+
+    A `DeliveryError` stops it: what earlier bindings did stays and stands on `error.outcomes`. Hand
+    the message over again when it is mended; the earlier bindings will find it a duplicate.
+
+    >>> from statifier_router import Message, route
+    >>> from statifier_router.doctest_support import config
+    >>> route(config(), Message("carrier", "m-1", "acme", {"parcel": "P7"}))
+    [CreatedAndDelivered(binding_id='scans', execution_id='ex_1')]
+    """
+    _check_config(config)
+    if not isinstance(message, Message):
+        raise MessageError(f"message must be a Message, not {type(message).__name__}")
+    instant = config.now() if now is None else as_utc(now, "now", MessageError)
+    joinable(config, connection)
+    return around(config, message.scope, "route", partial(_route, config, message, instant, connection))
+
+
+def _route(config: Config, message: Message, now: datetime, connection: Any) -> list[Outcome]:
+    view = View(message.data)
+    outcomes: list[Outcome] = []
+    for binding in _bindings(config, message.scope):
+        if not binding.enabled or binding.source != message.source:
+            continue
+        try:
+            outcomes.append(_route_to(config, binding, message, view, now, connection))
+        except DeliveryError as error:
+            error.outcomes = tuple(outcomes)
+            raise
+        except Exception as error:
+            if outcomes:
+                done = ", ".join(f"{each.binding_id}: {each.recorded}" for each in outcomes)
+                error.add_note(f"statifier_router: already delivered of this message: {done}")
+            raise
+    if config.record_unrouted and all(isinstance(outcome, NoMatch) for outcome in outcomes):
+        _record_unrouted(config, message, now, connection, seen=bool(outcomes))
+    return outcomes
+
+
+def _bindings(config: Config, scope: str) -> Sequence[Binding]:
+    if config.bindings_resolver is None:
+        return config.bindings
+    return checked_bindings(config.bindings_resolver(scope), "the answer of bindings_resolver")
+
+
+def _route_to(
+    config: Config, binding: Binding, message: Message, view: View, now: datetime, connection: Any
+) -> Outcome:
+    try:
+        if not binding.matches(view):
+            return NoMatch(binding.id)
+        key = binding.key_of(view)
+    except MatchRefused as refusal:
+        return _refuse(config, KeyRefused(binding.id, "match", refusal.detail), message, now, connection)
+    except KeyRefusal as refusal:
+        return _refuse(config, KeyRefused(binding.id, "key", refusal.detail), message, now, connection)
+    data = binding.project(message.data)
+    delivery = Delivery(message.message_id, message.scope, now, data, context=message.context)
+    return _deliver(config, binding, key, delivery, connection)
+
+
+def _refuse(
+    config: Config, refused: KeyRefused, message: Message, now: datetime, connection: Any
+) -> KeyRefused:
+    _record(
+        config,
+        ledger.Entry(
+            binding_id=refused.binding_id,
+            message_id=message.message_id,
+            scope=message.scope,
+            outcome=refused.recorded,
+            inserted_at=now,
+            reason=error_text(f"{refused.stage}: {refused.detail}"),
+        ),
+        connection,
+    )
+    return refused
+
+
+def _record_unrouted(config: Config, message: Message, now: datetime, connection: Any, *, seen: bool) -> None:
+    why = "no binding matched" if seen else "no enabled binding"
+    _record(
+        config,
+        ledger.Entry(
+            binding_id=None,
+            message_id=message.message_id,
+            scope=message.scope,
+            outcome="unrouted",
+            inserted_at=now,
+            reason=error_text(f"{why} of source {message.source!r}"),
+        ),
+        connection,
+    )
+
+
+def _record(config: Config, entry: ledger.Entry, connection: Any) -> None:
+    """Write a ledger row that stands alone: under a savepoint, or in a short transaction."""
+
+    def work(frame: Frame) -> None:
+        ledger.write(frame.connection, config.schema, entry)
+
+    run(config, work, connection=connection, binding_id=entry.binding_id)
+
+
+def deliver(
+    config: Config, binding: Binding, key: str, delivery: Delivery, *, connection: Any = None
+) -> Outcome:
+    """Deliver one message to the execution at `key`, for one binding.
+
+    Opens its own transaction and tries it again on transient faults, or joins the one in force under
+    a savepoint. The binding's `source`, `match` and `enabled` are not looked at: whoever calls this
+    has decided. Raises `DeliveryError`, `KeyInvalid`, `ConfigError`, `MessageError`, `SchemaError`.
+
+    >>> from datetime import datetime, UTC
+    >>> from statifier_router import Delivery, deliver
+    >>> from statifier_router.doctest_support import config
+    >>> configured = config()
+    >>> delivery = Delivery("m-1", "acme", datetime(2026, 1, 1, tzinfo=UTC), {"depot": "Lyon"})
+    >>> deliver(configured, configured.bindings[0], "P7", delivery)
+    CreatedAndDelivered(binding_id='scans', execution_id='ex_1')
+    """
+    _check_config(config)
+    task = tasks.of_binding(binding, key, delivery)
+    joinable(config, connection)
+    return around(config, task.scope, "deliver", partial(_perform, config, task, connection, savepoint=False))
+
+
+def _deliver(config: Config, binding: Binding, key: str, delivery: Delivery, connection: Any) -> Outcome:
+    task = tasks.of_binding(binding, key, delivery)
+    return _perform(config, task, connection, savepoint=False)
+
+
+def deliver_event(
+    config: Config, plan: Plan, key: str, envelope: Envelope, *, connection: Any = None
+) -> Outcome:
+    """Deliver an event of the caller's own making to the execution at `key`.
+
+    For code that runs inside a step, and for a host's own jobs: it joins the transaction in force
+    and brackets its work in a savepoint, so that a fault undoes this delivery and nothing of the
+    caller's. An event that the execution does not react to counts as delivered. Raises as `deliver`
+    does.
+
+    >>> from datetime import datetime, UTC
+    >>> from statifier_router import Envelope, Event, Plan, deliver_event
+    >>> from statifier_router.doctest_support import config
+    >>> envelope = Envelope(Event("lost"), "job-1", "acme", datetime(2026, 1, 1, tzinfo=UTC))
+    >>> deliver_event(config(), Plan("audit", "parcel", create="never"), "P7", envelope)
+    Dropped(binding_id='audit', reason='no_execution', execution_id=None)
+    """
+    _check_config(config)
+    task = tasks.of_plan(plan, key, envelope)
+    joinable(config, connection)
+    return around(
+        config,
+        task.scope,
+        "deliver_event",
+        partial(_perform, config, task, connection, savepoint=True),
+    )
+
+
+def _perform(config: Config, task: Task, connection: Any, *, savepoint: bool) -> Outcome:
+    outcome = _delivery.perform(
+        config,
+        task,
+        executor=config.executor or _DEFAULT_EXECUTOR,
+        effects_for=_no_sends,
+        connection=connection,
+        savepoint=savepoint,
+    )
+    log.debug(
+        "delivered",
+        extra={
+            "statifier_router.binding_id": outcome.binding_id,
+            "statifier_router.outcome": outcome.recorded,
+        },
+    )
+    return outcome
+
+
+def _no_sends(frame: Frame, task: Task, execution_id: str) -> Any:
+    """Refuse every effect with an error that undoes the delivery: it is told, never dropped."""
+
+    def refuse(keyed: KeyedEffect) -> EffectRefused | None:
+        effect = keyed.effect
+        what = (
+            f"cancels the send {effect.send_id!r}"
+            if isinstance(effect, Cancel)
+            else f"sends {effect.event!r} to {effect.target!r}"
+        )
+        raise StepFailed(execution_id, f"it {what}, and this version hands no sends on")
+
+    return refuse
+
+
+def _check_config(config: object) -> None:
+    if not isinstance(config, Config):
+        raise ConfigError(f"config must be a Config, not {type(config).__name__}")

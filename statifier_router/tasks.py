@@ -1,0 +1,107 @@
+"""`Task`: what both doors reduce their arguments to, so that one body serves them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Literal
+
+from attrs import field, frozen
+
+from statifier_router.bindings import Binding, Create, Dedupe, Plan
+from statifier_router.claims import Claim
+from statifier_router.errors import ConfigError, MessageError
+from statifier_router.jsontext import digest
+from statifier_router.keys import check_key
+from statifier_router.messages import Delivery, Envelope, Event
+
+_LAST = datetime.max.replace(tzinfo=UTC)
+
+
+@frozen(kw_only=True)
+class Task:
+    """One delivery to make.
+
+    `drops_unmatched` is whether an event that its execution does not react to is dropped (`deliver`)
+    or counts as delivered all the same (`deliver_event`).
+    """
+
+    door: Literal["deliver", "deliver_event"]
+    binding_id: str
+    document: str
+    create: Create
+    scope: str
+    key: str = field(repr=False)
+    message_id: str
+    now: datetime
+    event: Event
+    context: Mapping[str, str] = field(repr=False)
+    claim: Claim
+    drops_unmatched: bool
+
+    @property
+    def digest(self) -> str:
+        """Of the event's name, the key and the data: what makes two messages the same content."""
+        return self.claim.digest
+
+
+def of_binding(binding: object, key: object, delivery: object) -> Task:
+    """The task of `deliver`. Raises `ConfigError`, `KeyInvalid` or `MessageError` for a bad argument."""
+    if not isinstance(binding, Binding):
+        raise ConfigError(f"binding must be a Binding, not {type(binding).__name__}")
+    if not isinstance(delivery, Delivery):
+        raise MessageError(f"delivery must be a Delivery, not {type(delivery).__name__}")
+    checked_key = check_key(key)
+    event = Event(binding.event, delivery.data)
+    return Task(
+        door="deliver",
+        binding_id=binding.id,
+        document=binding.document,
+        create=binding.create,
+        scope=delivery.scope,
+        key=checked_key,
+        message_id=delivery.message_id,
+        now=delivery.now,
+        event=event,
+        context=delivery.context,
+        claim=_claim(binding.id, binding.dedupe, delivery, event, checked_key),
+        drops_unmatched=True,
+    )
+
+
+def of_plan(plan: object, key: object, envelope: object) -> Task:
+    """The task of `deliver_event`. Raises as `of_binding` does."""
+    if not isinstance(plan, Plan):
+        raise ConfigError(f"plan must be a Plan, not {type(plan).__name__}")
+    if not isinstance(envelope, Envelope):
+        raise MessageError(f"envelope must be an Envelope, not {type(envelope).__name__}")
+    checked_key = check_key(key)
+    return Task(
+        door="deliver_event",
+        binding_id=plan.id,
+        document=plan.document,
+        create=plan.create,
+        scope=envelope.scope,
+        key=checked_key,
+        message_id=envelope.message_id,
+        now=envelope.now,
+        event=envelope.event,
+        context=envelope.context,
+        claim=_claim(plan.id, plan.dedupe, envelope, envelope.event, checked_key),
+        drops_unmatched=False,
+    )
+
+
+def _claim(id: str, dedupe: Dedupe, message: Delivery | Envelope, event: Event, key: str) -> Claim:
+    try:
+        expires_at = message.now + dedupe.horizon
+    except OverflowError:
+        # Past the last year a datetime knows: remembered for as long as can be said.
+        expires_at = _LAST
+    return Claim(
+        binding_id=id,
+        scope=message.scope if dedupe.per_scope else "",
+        message_id=message.message_id,
+        digest=digest({"event": event.name, "key": key, "data": event.data}),
+        expires_at=expires_at,
+    )
