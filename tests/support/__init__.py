@@ -1,0 +1,1 @@
+"""What the tests share: servers, databases, a proxy, child processes, views of locks."""

@@ -1,0 +1,65 @@
+"""The invariant that every test leaves behind: the fold of an input log equals the stored position."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+from sqlalchemy import column, inspect, select, table
+from sqlalchemy.pool import NullPool
+
+
+class Configs:
+    """Makes the configurations of one test and folds what their executions logged at its end."""
+
+    def __init__(self) -> None:
+        self._watched: list[Any] = []
+
+    def __call__(self, database: Any, *, engine: Any = None, **kw: Any) -> Any:
+        """A `Config` on this database, watched; an empty `ChartRegistry` where no charts are given."""
+        import statifier_router
+
+        if not kw.keys() & {"charts", "resolver", "chart_resolver"}:
+            kw["charts"] = statifier_router.ChartRegistry()
+        return self.watch(statifier_router.Config(database.engine() if engine is None else engine, **kw))
+
+    def watch(self, config: Any) -> Any:
+        """Have the executions of a configuration that was made elsewhere folded too; answers it."""
+        self._watched.append(config)
+        return config
+
+    def fold(self) -> int:
+        """Fold every log, and answer how many there were; `AssertionError` names those that disagree."""
+        from statifier_router import executions
+
+        folded = 0
+        wrong = []
+        for config in self._watched:
+            # A pool of its own: the test's may be exhausted, cut, or counted.
+            fresh = _beside(config)
+            try:
+                for execution_id in _stored(fresh):
+                    folded += 1
+                    if not executions.replay(fresh, execution_id).agrees:
+                        wrong.append(execution_id)
+            finally:
+                fresh.engine.dispose()
+        assert not wrong, f"the input log does not fold to the stored position of {', '.join(wrong)}"
+        return folded
+
+
+def _beside(config: Any) -> Any:
+    import statifier_router
+
+    engine = statifier_router.create_engine(config.engine.url, poolclass=NullPool)
+    return attrs.evolve(config, engine=engine)
+
+
+def _stored(config: Any) -> list[str]:
+    name, schema = f"{config.tables.prefix}executions", config.tables.schema
+    with config.engine.connect() as connection:
+        if not inspect(connection).has_table(name, schema=schema):
+            return []
+        executions = table(name, column("id"), column("position"), schema=schema)
+        kept = select(executions.c.id).where(executions.c.position.is_not(None)).order_by(executions.c.id)
+        return list(connection.scalars(kept))
