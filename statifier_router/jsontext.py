@@ -11,6 +11,9 @@ from typing import Union
 # Recursive, read-only in spirit: `Mapping` and `Sequence` let callers hand over what they have.
 Json = Union[None, bool, int, float, str, "Sequence[Json]", "Mapping[str, Json]"]
 
+# Of a name that stands in the place of a fault: a message may carry names of any length.
+_NAME_SHOWN = 80
+
 
 class NotJson(ValueError):
     """A value that JSON cannot carry unchanged; `path` says where it stands, `problem` what it is."""
@@ -70,7 +73,7 @@ def _plain_mapping(value: Mapping[object, object]) -> dict[str, Json]:
             result[_text(name if type(name) is str else str.__str__(name))] = _plain(item)
     except NotJson as fault:
         # The place is put together only where there is something to report.
-        fault.steps.append(f"[{ascii(name)}]")
+        fault.steps.append(f"[{ascii(name)[:_NAME_SHOWN]}]")
         raise
     return result
 
@@ -79,7 +82,7 @@ def _plain_list(value: list[object]) -> list[Json]:
     result: list[Json] = []
     try:
         for item in value:
-            result.append(_plain(item))
+            result.append(_plain(item))  # noqa: PERF401 - its length is the place of a fault
     except NotJson as fault:
         fault.steps.append(f"[{len(result)}]")
         raise
@@ -103,9 +106,7 @@ def _integer(value: int) -> int:
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_CANONICAL = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
-)
+_CANONICAL = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
 
 
 def encode(value: Json) -> str:

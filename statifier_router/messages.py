@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from types import MappingProxyType
 
 from attrs import field, frozen
 
@@ -13,9 +12,7 @@ from statifier_router.errors import MessageError
 from statifier_router.jsontext import Json, NotJson, plain
 from statifier_router.text import MESSAGE_ID_LIMIT, NAME_LIMIT, SEND_ID_LIMIT, checked
 
-
-def _name(value: object, name: str) -> str:
-    return checked(value, name, MessageError, limit=NAME_LIMIT)
+# Converters, typed as what a caller may hand over, so that a type checker sees a slip before they do.
 
 
 def _json(value: object, name: str) -> Json:
@@ -33,34 +30,59 @@ def _json_object(value: object, name: str) -> dict[str, Json]:
     return result
 
 
-def _context(value: object) -> Mapping[str, str]:
-    if not isinstance(value, Mapping):
-        raise MessageError(f"context must be a mapping, not {type(value).__name__}")
-    result = _json_object(value, "context")
-    for name, item in result.items():
-        if not isinstance(item, str):
-            raise MessageError(f"context[{name!r}] must be text, not {type(item).__name__}")
-    return MappingProxyType(result)  # type: ignore[arg-type]  # every value was just seen to be text
+def _event_name(value: str) -> str:
+    return checked(value, "event name", MessageError, limit=NAME_LIMIT)
 
 
-def _message_id(value: object) -> str:
+def _event_data(value: Json) -> Json:
+    return _json(value, "event data")
+
+
+def _origin(value: str | None) -> str | None:
+    return None if value is None else checked(value, "origin", MessageError, limit=NAME_LIMIT)
+
+
+def _send_id(value: str | None) -> str | None:
+    return None if value is None else checked(value, "send_id", MessageError, limit=SEND_ID_LIMIT)
+
+
+def _source(value: str) -> str:
+    return checked(value, "source", MessageError, limit=NAME_LIMIT)
+
+
+def _message_id(value: str) -> str:
     return checked(value, "message_id", MessageError, limit=MESSAGE_ID_LIMIT)
 
 
-def _scope(value: object) -> str:
+def _scope(value: str) -> str:
     # Empty is a scope like any other: a host with one tenant need not invent a name.
     return checked(value, "scope", MessageError, limit=NAME_LIMIT, empty=True)
 
 
-def _now(value: object) -> datetime:
+def _message_data(value: Mapping[str, Json]) -> Mapping[str, Json]:
+    return _json_object(value, "data")
+
+
+def _projection(value: Json) -> Json:
+    return _json(value, "data")
+
+
+def _now(value: datetime) -> datetime:
     return as_utc(value, "now", MessageError)
 
 
-def _no_context() -> Mapping[str, str]:
-    return MappingProxyType({})
+def _context(value: Mapping[str, str]) -> Mapping[str, str]:
+    # A plain dict, for a message must survive pickling on its way to another process.
+    return {name: _context_text(name, item) for name, item in _json_object(value, "context").items()}
 
 
-@frozen(eq=True)
+def _context_text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise MessageError(f"context[{name!a}] must be text, not {type(value).__name__}")
+    return value
+
+
+@frozen
 class Event:
     """What a chart is handed: a name and data.
 
@@ -71,20 +93,10 @@ class Event:
     'arrived'
     """
 
-    name: str = field(converter=lambda value: _name(value, "event name"))
-    data: Json = field(factory=dict, converter=lambda value: _json(value, "event data"), repr=False)
-    origin: str | None = field(
-        default=None,
-        kw_only=True,
-        converter=lambda value: None if value is None else _name(value, "origin"),
-    )
-    send_id: str | None = field(
-        default=None,
-        kw_only=True,
-        converter=lambda value: (
-            None if value is None else checked(value, "send_id", MessageError, limit=SEND_ID_LIMIT)
-        ),
-    )
+    name: str = field(converter=_event_name)
+    data: Json = field(factory=dict, converter=_event_data, repr=False)
+    origin: str | None = field(default=None, kw_only=True, converter=_origin)
+    send_id: str | None = field(default=None, kw_only=True, converter=_send_id)
 
 
 @frozen
@@ -99,15 +111,11 @@ class Message:
     'm-1'
     """
 
-    source: str = field(converter=lambda value: _name(value, "source"))
+    source: str = field(converter=_source)
     message_id: str = field(converter=_message_id)
     scope: str = field(converter=_scope)
-    data: Mapping[str, Json] = field(
-        converter=lambda value: _json_object(value, "data"), repr=False
-    )
-    context: Mapping[str, str] = field(
-        factory=_no_context, kw_only=True, converter=_context, repr=False
-    )
+    data: Mapping[str, Json] = field(converter=_message_data, repr=False)
+    context: Mapping[str, str] = field(factory=dict, kw_only=True, converter=_context, repr=False)
 
 
 @frozen
@@ -117,13 +125,15 @@ class Delivery:
     message_id: str = field(converter=_message_id)
     scope: str = field(converter=_scope)
     now: datetime = field(converter=_now)
-    data: Json = field(converter=lambda value: _json(value, "data"), repr=False)
-    context: Mapping[str, str] = field(
-        factory=_no_context, kw_only=True, converter=_context, repr=False
-    )
+    data: Json = field(converter=_projection, repr=False)
+    context: Mapping[str, str] = field(factory=dict, kw_only=True, converter=_context, repr=False)
 
 
-def _event(value: object) -> Event:
+def _event(value: Event) -> Event:
+    return _an_event(value)
+
+
+def _an_event(value: object) -> Event:
     if not isinstance(value, Event):
         raise MessageError(f"event must be an Event, not {type(value).__name__}")
     return value
@@ -137,6 +147,4 @@ class Envelope:
     message_id: str = field(converter=_message_id)
     scope: str = field(converter=_scope)
     now: datetime = field(converter=_now)
-    context: Mapping[str, str] = field(
-        factory=_no_context, kw_only=True, converter=_context, repr=False
-    )
+    context: Mapping[str, str] = field(factory=dict, kw_only=True, converter=_context, repr=False)

@@ -11,9 +11,7 @@ KEY_LIMIT = 512
 ERROR_LIMIT = 2_000
 
 
-def checked(
-    value: object, field: str, error: type[Exception], *, limit: int, empty: bool = False
-) -> str:
+def checked(value: object, field: str, error: type[Exception], *, limit: int, empty: bool = False) -> str:
     """`value` where it is text that every database keeps unchanged; else `error`, naming `field`.
 
     `limit` is in UTF-8 bytes. NUL is refused because PostgreSQL text cannot hold it.
