@@ -169,7 +169,8 @@ _DROP_ALL = """
 DO $$
 DECLARE name text;
 BEGIN
-  FOR name IN SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' LOOP
+  FOR name IN SELECT nspname FROM pg_namespace
+   WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' LOOP
     EXECUTE format('DROP SCHEMA %I CASCADE', name);
   END LOOP;
   CREATE SCHEMA public;
