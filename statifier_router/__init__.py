@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from statifier_router import addresses, claims, executions, interpreters, ledger, migrations
 from statifier_router.bindings import Binding, Dedupe, Defer, Plan
+from statifier_router.chart_store import ChartStore
 from statifier_router.charts import ChartRegistry
 from statifier_router.config import Config
 from statifier_router.dialect import create_engine, prepare_engine
@@ -77,6 +78,7 @@ __all__ = [
     "ChartMismatch",
     "ChartNotResolved",
     "ChartRegistry",
+    "ChartStore",
     "Config",
     "ConfigError",
     "CreatedAndDelivered",

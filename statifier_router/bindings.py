@@ -184,7 +184,7 @@ class Binding:
     def __init__(
         self,
         *,
-        id: str,  # noqa: A002 - the name the specification gives it
+        id: str,
         source: str,
         match: Match,
         key: Key,
@@ -268,7 +268,7 @@ class Plan:
 
     def __init__(
         self,
-        id: str,  # noqa: A002 - the name the specification gives it
+        id: str,
         document: str,
         create: Create = "if_absent",
         dedupe: Dedupe = _DEDUPE,
@@ -278,7 +278,7 @@ class Plan:
     @classmethod
     def reserved(
         cls,
-        id: str,  # noqa: A002 - as above
+        id: str,
         document: str,
         create: Create,
         dedupe: Dedupe = _DEDUPE,

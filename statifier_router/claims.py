@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from attrs import field, frozen
-from sqlalchemy import Connection, Executable, bindparam, delete, func, select, tuple_
+from sqlalchemy import Connection, Executable, bindparam, delete, func, select, true, tuple_
 
 from statifier_router import dialect
 from statifier_router.ambient import Frame
@@ -55,18 +55,18 @@ def take(
     bounded = lock_timeout is not None and kind == "postgresql"
     if bounded:
         values["lock_timeout"] = lock_timeout
-    statement = _take(schema, kind, bounded)
+    statement = _take(schema, kind, bounded=bounded)
     return connection.execute(statement, values).one_or_none() is not None
 
 
 @lru_cache
-def _take(schema: Schema, kind: str, bounded: bool) -> Executable:
+def _take(schema: Schema, kind: str, *, bounded: bool) -> Executable:
     table = schema.claims
     inserting = dialect.insert_into(kind, table)
     if bounded:
         # The setting is made by the very statement whose wait it governs, so it costs no trip.
         # The claim's row is selected from it: a part that nothing refers to would never run.
-        made = func.set_config("lock_timeout", bindparam("lock_timeout"), True).label("made")
+        made = func.set_config("lock_timeout", bindparam("lock_timeout"), true()).label("made")
         setting = select(made).cte("setting")
         row = select(*(bindparam(column.name, type_=column.type) for column in table.c)).where(
             setting.c.made.is_not(None)

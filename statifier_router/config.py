@@ -127,7 +127,7 @@ class Config:
     reader: Engine = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        _check_engine(self.engine)
+        dialect.check_prepared(self.engine)
         derive = object.__setattr__
         derive(self, "chart_source", _charts(self.charts, self.resolver, self.chart_resolver))
         derive(self, "bindings", checked_bindings(self.bindings, "bindings"))
@@ -154,19 +154,6 @@ class Config:
         if self.clock is None:
             return clocks.system_clock()
         return clocks.as_utc(self.clock(), "the answer of clock", ConfigError)
-
-
-def _check_engine(engine: object) -> None:
-    if not isinstance(engine, Engine):
-        raise ConfigError(
-            f"engine must be a SQLAlchemy Engine, not {type(engine).__name__}: "
-            "make one with statifier_router.create_engine(url)"
-        )
-    if not dialect.is_prepared(engine):
-        raise ConfigError(
-            "engine was not prepared: make it with statifier_router.create_engine(url), or call "
-            "statifier_router.prepare_engine(engine) once before its first use"
-        )
 
 
 def _charts(charts: Any, resolver: Any, chart_resolver: Any) -> Charts:

@@ -20,7 +20,7 @@ _numbers = itertools.count(1)
 
 
 def config() -> Config:
-    """A migrated database of its own, one binding `scans`, ids `ex_1`, `ex_2`, …"""
+    """A migrated database of its own, one binding `scans`, ids `ex_1`, `ex_2` and so on."""
     engine = create_engine(f"sqlite:///{Path(_FOLDER.name) / f'{next(_numbers)}.db'}")
     with engine.begin() as connection:
         migrations.up(connection)

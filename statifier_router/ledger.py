@@ -150,14 +150,14 @@ def rows(
             raise ConfigError(f"{name} must be text, not {type(value).__name__}")
     if after is not None and (isinstance(after, bool) or not isinstance(after, int)):
         raise ConfigError(f"after must be the id of a ledger row, not {type(after).__name__}")
-    statement = _rows(config.schema, tuple(filters), after is not None)
+    statement = _rows(config.schema, tuple(filters), paged=after is not None)
     values = filters | {"limit": checked_limit(limit)} | ({} if after is None else {"after": after})
     with reading(config, connection) as own:
         return [LedgerRow(**row) for row in own.execute(statement, values).mappings()]
 
 
 @lru_cache
-def _rows(schema: Schema, filters: tuple[str, ...], paged: bool) -> Select[Any]:
+def _rows(schema: Schema, filters: tuple[str, ...], *, paged: bool) -> Select[Any]:
     table = schema.ledger
     statement = select(table).order_by(table.c.id).limit(bindparam("limit"))
     for name in filters:

@@ -78,6 +78,7 @@ class PlainActs:
     task: Task
 
     def claim(self) -> bool:
+        """Take the claim; False for a duplicate."""
         bound = self.frame.lock_timeout
         return claims.take(
             self.frame.connection,
@@ -88,16 +89,19 @@ class PlainActs:
         )
 
     def record_duplicate(self) -> bool:
+        """Write a duplicate's ledger row; True where its content differs from what was taken."""
         entry = self._entry("duplicate", None, None)
         return ledger.write_duplicate(self.frame.connection, self.config.schema, entry, self.task.claim)
 
     def look_up(self) -> Found:
+        """Read the address."""
         task = self.task
         return addresses.look_up(
             self.frame.connection, self.config.schema, task.scope, task.document, task.key
         )
 
     def add_address(self, execution_id: str) -> bool:
+        """Insert the address with the minted id; False where another delivery was first."""
         task = self.task
         return addresses.insert(
             self.frame.connection,
@@ -110,20 +114,24 @@ class PlainActs:
         )
 
     def lock(self, execution_id: str) -> Execution | None:
+        """Lock and read the execution."""
         self.frame.waiting_for = execution_id
         execution = self.executor.fetch(self.frame.connection, self.config, execution_id, lock=True)
         self.frame.waiting_for = None
         return execution
 
     def create(self, context: StepContext, execution_id: str, chart: Chart) -> Stepped:
+        """Create the execution."""
         return self.executor.create(context, execution_id, chart)
 
     def step(
         self, context: StepContext, execution: Execution, chart: Chart, event: Event
     ) -> Stepped | Discarded:
+        """Step the execution."""
         return self.executor.step(context, execution, chart, event)
 
     def stamp(self, execution_id: str) -> None:
+        """Note on the address that its execution was seen ended."""
         task = self.task
         addresses.stamp(
             self.frame.connection,
@@ -136,6 +144,7 @@ class PlainActs:
         )
 
     def record(self, outcome: str, *, execution_id: str | None, reason: str | None) -> None:
+        """Write the delivery's ledger row."""
         entry = self._entry(outcome, execution_id, reason)
         ledger.write(self.frame.connection, self.config.schema, entry)
 

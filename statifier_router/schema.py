@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
@@ -120,6 +121,8 @@ class Schema:
     executions: Table
     inputs: Table
     ledger: Table
+    charts: Table
+    publications: Table
     schema_version: Table
 
 
@@ -136,6 +139,8 @@ def schema_of(tables: Tables) -> Schema:
         executions=_executions(metadata, prefix),
         inputs=_inputs(metadata, prefix),
         ledger=_ledger(metadata, prefix),
+        charts=_charts(metadata, prefix),
+        publications=_publications(metadata, prefix),
         schema_version=_schema_version(metadata, prefix),
     )
 
@@ -270,6 +275,38 @@ def _ledger(metadata: MetaData, prefix: str) -> Table:
         Index(f"{name}_binding_id_id", "binding_id", "id"),
         Index(f"{name}_execution_id", "execution_id"),
         sqlite_autoincrement=True,
+    )
+
+
+def _charts(metadata: MetaData, prefix: str) -> Table:
+    name = f"{prefix}charts"
+    return Table(
+        name,
+        metadata,
+        _name("content_hash"),
+        _name("interpreter"),
+        # Where it was first saved for; what runs on what is in `publications`.
+        _name("document", nullable=True),
+        _name("version", nullable=True),
+        _name("source"),
+        _instant("created_at"),
+        _instant("retired_at", nullable=True),
+        PrimaryKeyConstraint("content_hash", name=f"{name}_pk"),
+    )
+
+
+def _publications(metadata: MetaData, prefix: str) -> Table:
+    name = f"{prefix}publications"
+    return Table(
+        name,
+        metadata,
+        _name("document"),
+        # A null in a key would be equal to nothing, so "in every scope" is a column of its own.
+        Column("everywhere", Boolean(), nullable=False),
+        _name("scope"),
+        _name("content_hash"),
+        _instant("published_at"),
+        PrimaryKeyConstraint("document", "everywhere", "scope", name=f"{name}_pk"),
     )
 
 

@@ -34,6 +34,8 @@ COLUMNS = {
     "deferred failure? created_at ended_at?",
     "inputs": "execution_id seq door event? message_id? actor? errors? context? details? at",
     "ledger": "id binding_id? message_id scope outcome key? execution_id? reason? inserted_at",
+    "charts": "content_hash interpreter document? version? source created_at retired_at?",
+    "publications": "document everywhere scope content_hash published_at",
     "schema_version": "version applied_at",
 }
 LATE = timezone(timedelta(hours=-11, minutes=-30))

@@ -10,6 +10,7 @@ from statifier_router.dialect.connections import (
 )
 from statifier_router.dialect.engines import (
     BEGIN_OPTION,
+    check_prepared,
     create_engine,
     is_prepared,
     owned_options,
@@ -30,6 +31,7 @@ __all__ = [
     "Trouble",
     "bound_waits",
     "check_borrowed",
+    "check_prepared",
     "create_engine",
     "insert_into",
     "is_prepared",

@@ -90,6 +90,20 @@ def is_prepared(engine: Engine) -> bool:
     return any(listener in ours for listener in engine.pool.dispatch.connect)
 
 
+def check_prepared(engine: object) -> None:
+    """Raise `ConfigError` unless this is an engine that was made ready, saying how to make it so."""
+    if not isinstance(engine, Engine):
+        raise ConfigError(
+            f"engine must be a SQLAlchemy Engine, not {type(engine).__name__}: "
+            "make one with statifier_router.create_engine(url)"
+        )
+    if not is_prepared(engine):
+        raise ConfigError(
+            "engine was not prepared: make it with statifier_router.create_engine(url), or call "
+            "statifier_router.prepare_engine(engine) once before its first use"
+        )
+
+
 def owned_options(engine: Engine) -> Engine:
     """The engine for transactions that the library opens: READ COMMITTED, never autocommit."""
     if kind(engine) == "postgresql":
@@ -165,8 +179,9 @@ def _take_over(opened: Any) -> None:
     """Leave the begin of transactions to us, whatever the driver was told at connect."""
     legacy = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", None)
     if legacy is not None and opened.autocommit != legacy:
-        opened.rollback()
         opened.autocommit = legacy
+        # Of the transaction that the driver keeps open where it was told autocommit=False.
+        opened.rollback()
     if opened.isolation_level is not None:
         opened.isolation_level = None
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 import attrs
+
 from statifier_router import dialect
 from statifier_router.ambient import Frame
 from statifier_router.config import Config

@@ -39,7 +39,7 @@ class Input:
 
 def read(connection: Connection, schema: Schema, execution_id: str, *, lock: bool) -> Execution | None:
     """The execution, or None; `lock` waits for its row lock."""
-    row = connection.execute(statements.read(schema, lock), {"execution_id": execution_id}).one_or_none()
+    row = connection.execute(statements.read(schema, lock=lock), {"execution_id": execution_id}).one_or_none()
     if row is None:
         return None
     return Execution(
@@ -105,7 +105,7 @@ def move(connection: Connection, schema: Schema, before: Execution, after: Execu
     if moved:
         values["position"] = encode(after.position)
         values["active"] = encode(list(after.active))
-    if connection.execute(statements.move(schema, moved), values).rowcount != 1:
+    if connection.execute(statements.move(schema, moved=moved), values).rowcount != 1:
         raise StaleRevision(before.id, before.revision)
 
 

@@ -14,7 +14,7 @@ TERMINAL_STATUSES = tuple(sorted(TERMINAL))
 
 
 @lru_cache
-def read(schema: Schema, lock: bool) -> Executable:
+def read(schema: Schema, *, lock: bool) -> Executable:
     """One execution by `execution_id`; `lock` takes its row lock."""
     table = schema.executions
     statement = select(
@@ -59,7 +59,7 @@ def add(schema: Schema, kind: str) -> Executable:
 
 
 @lru_cache
-def move(schema: Schema, moved: bool) -> Executable:
+def move(schema: Schema, *, moved: bool) -> Executable:
     """Write a step's result where the row is still at `from_revision`.
 
     Without `moved` the position stays as it is, and is not written again.
