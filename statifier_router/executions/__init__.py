@@ -16,6 +16,7 @@ from statifier_router.config import Config
 from statifier_router.errors import ConfigError
 from statifier_router.executions import rows as _rows
 from statifier_router.executions import statements as _statements
+from statifier_router.executions.migrating import migrate
 from statifier_router.executions.operating import cancel, fail, resume, suspend
 from statifier_router.executions.replaying import Replayed, replay
 from statifier_router.executions.rows import Input
@@ -32,6 +33,7 @@ __all__ = [
     "fail",
     "fetch",
     "inputs",
+    "migrate",
     "prune",
     "replay",
     "resume",

@@ -48,6 +48,11 @@ def fold(config: Config, execution: Execution, log: list[rows.Input]) -> Replaye
     step = ask_create(chart, execution.id, data=created["data"], now=log[0].at)
     position, active, status = step.position, step.active, str(step.status)
     for row in log[1:]:
+        if row.door == "migrate":
+            moved: Any = row.details
+            chart = charts.for_hash(config, moved["content_hash"], execution.id)
+            position, active = moved["position"], tuple(moved["active"])
+            continue
         if row.event is None:
             status = _after_act(row.door, status)
             continue

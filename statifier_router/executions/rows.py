@@ -109,6 +109,20 @@ def move(connection: Connection, schema: Schema, before: Execution, after: Execu
         raise StaleRevision(before.id, before.revision)
 
 
+def change_chart(connection: Connection, schema: Schema, before: Execution, after: Execution) -> None:
+    """Write another chart and the position on it. Raises `StaleRevision` as `move` does."""
+    values = {
+        "execution_id": before.id,
+        "from_revision": before.revision,
+        "content_hash": after.content_hash,
+        "interpreter": after.interpreter,
+        "position": encode(after.position),
+        "active": encode(list(after.active)),
+    }
+    if connection.execute(statements.change_chart(schema), values).rowcount != 1:
+        raise StaleRevision(before.id, before.revision)
+
+
 def log(
     connection: Connection,
     schema: Schema,

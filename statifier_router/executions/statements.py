@@ -64,18 +64,25 @@ def move(schema: Schema, *, moved: bool) -> Executable:
 
     Without `moved` the position stays as it is, and is not written again.
     """
+    positions = ["position", "active"] if moved else []
+    return _where_unmoved(schema, ["status", "failure", "ended_at", *positions])
+
+
+@lru_cache
+def change_chart(schema: Schema) -> Executable:
+    """Write another chart and position where the row is still at `from_revision`."""
+    return _where_unmoved(schema, ["content_hash", "interpreter", "position", "active"])
+
+
+def _where_unmoved(schema: Schema, changes: list[str]) -> Executable:
     table = schema.executions
-    changes = ["status", "failure", "ended_at", *(("position", "active") if moved else ())]
     return (
         update(table)
         .where(
             table.c.id == bindparam("execution_id"),
             table.c.revision == bindparam("from_revision"),
         )
-        .values(
-            revision=table.c.revision + 1,
-            **{name: bindparam(name) for name in changes},
-        )
+        .values(revision=table.c.revision + 1, **{name: bindparam(name) for name in changes})
     )
 
 

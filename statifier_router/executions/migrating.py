@@ -1,0 +1,118 @@
+"""Moving one execution to another revision of its document, under its lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import attrs
+
+from statifier_router import charts
+from statifier_router.ambient import Frame
+from statifier_router.config import Config
+from statifier_router.errors import ConfigError
+from statifier_router.executions import rows
+from statifier_router.executions.operating import locked
+from statifier_router.executor import Execution
+from statifier_router.jsontext import Json, NotJson, plain
+from statifier_router.steps import Chart
+from statifier_router.text import NAME_LIMIT, checked
+from statifier_router.transactions import run
+
+PositionMapping = Callable[[Json], Json] | Mapping[str, str]
+
+
+def migrate(
+    config: Config,
+    execution_id: str,
+    to: Chart | str,
+    *,
+    mapping: PositionMapping,
+    actor: str = "host",
+    connection: Any = None,
+) -> Execution | Literal[False]:
+    """Move the execution to the chart `to` (a chart, or its content hash), without stepping it.
+
+    `mapping` makes the new position of the old one: a pure function of the position, or a mapping
+    from old to new names of states (`{}` keeps them), for adapters that can rename states. Nothing
+    is entered or left, no effect is handed on. One transaction, under the execution's lock, with an
+    input row that names the actor.
+
+    Answers the execution as it then stands, or False where it had ended (nothing written). Raises
+    `ConfigError` where the mapped configuration is not legal in the new chart, `ChartNotResolved`
+    where the charts do not know the new chart by its hash, and otherwise as `cancel` does.
+    """
+    actor = checked(actor, "actor", ConfigError, limit=NAME_LIMIT)
+    if not callable(mapping) and not isinstance(mapping, Mapping):
+        raise ConfigError(
+            f"mapping must be a function of the position or a mapping of names of states, "
+            f"not {type(mapping).__name__}"
+        )
+    if not isinstance(to, str) and (problem := charts.not_a_chart(to)):
+        raise ConfigError(f"to {problem}")
+    content_hash = to if isinstance(to, str) else to.content_hash
+    now = config.now()
+
+    def work(frame: Frame) -> Execution | Literal[False]:
+        before = locked(config, frame, execution_id)
+        if before.terminal:
+            return False
+        # By its hash even where the chart itself was given: the next event will ask that way.
+        chart = charts.for_hash(config, content_hash, execution_id)
+        position = _mapped(chart, before.position, mapping)
+        after = attrs.evolve(
+            before,
+            content_hash=chart.content_hash,
+            interpreter=chart.interpreter,
+            position=position,
+            active=_legal(chart, position, before.active),
+            revision=before.revision + 1,
+        )
+        rows.log(
+            frame.connection,
+            config.schema,
+            execution_id,
+            door="migrate",
+            at=now,
+            actor=actor,
+            details={
+                "content_hash": chart.content_hash,
+                "interpreter": chart.interpreter,
+                "interpreter_version": chart.interpreter_version,
+                "position": position,
+                "active": list(after.active),
+            },
+        )
+        rows.change_chart(frame.connection, config.schema, before, after)
+        return after
+
+    return run(config, work, connection=connection)
+
+
+def _mapped(chart: Chart, position: Json, mapping: PositionMapping) -> Json:
+    if isinstance(mapping, Mapping):
+        rename = getattr(chart, "rename", None)
+        if rename is None and mapping:
+            raise ConfigError(
+                f"mapping must be a function: charts of {chart.interpreter!r} cannot rename states"
+            )
+        mapped = position if rename is None else rename(position, mapping)
+    else:
+        mapped = mapping(plain(position))
+    try:
+        return plain(mapped)
+    except NotJson as fault:
+        raise ConfigError(f"mapping's answer{fault.path} {fault.problem}") from None
+
+
+def _legal(chart: Chart, position: Json, active: tuple[str, ...]) -> tuple[str, ...]:
+    """The active states of `position` in `chart`; an adapter that cannot judge keeps the old ones."""
+    configuration = getattr(chart, "configuration", None)
+    if configuration is None:
+        return active
+    try:
+        return tuple(configuration(position))
+    except Exception as error:
+        raise ConfigError(
+            f"mapping's answer is not a legal configuration of chart {chart.content_hash}: {error}"
+        ) from error
