@@ -106,11 +106,16 @@ def check_prepared(engine: object) -> None:
 
 def owned_options(engine: Engine) -> Engine:
     """The engine for transactions that the library opens: READ COMMITTED, never autocommit."""
-    if kind(engine) == "postgresql":
-        return engine.execution_options(isolation_level="READ COMMITTED")
-    if is_autocommit(engine, engine.get_execution_options().get("isolation_level")):
-        return engine.execution_options(isolation_level="SERIALIZABLE")
-    return engine
+    given = engine.get_execution_options().get("isolation_level")
+    if kind(engine) == "sqlite":
+        if is_autocommit(engine, given):
+            return engine.execution_options(isolation_level="SERIALIZABLE")
+        return engine
+    owned = engine.execution_options(isolation_level="READ COMMITTED")
+    if given is not None:
+        # SQLAlchemy sets the level of the engine we were given after, and so over, ours.
+        event.listen(owned, "begin", _postgresql_on_begin)
+    return owned
 
 
 def reader_options(engine: Engine) -> Engine:
@@ -156,6 +161,12 @@ def _base(engine: Engine) -> Engine:
 
 def _postgresql_on_connect(_: object, entry: ConnectionPoolEntry) -> None:
     entry.info[PREPARED] = True
+
+
+def _postgresql_on_begin(connection: Connection) -> None:
+    # Nothing is sent: the driver says it with the BEGIN that it sends before the first statement.
+    pooled: Any = connection.connection
+    connection.dialect.set_isolation_level(pooled.dbapi_connection, "READ COMMITTED")
 
 
 def _sqlite_on_connect(opened: Any, entry: ConnectionPoolEntry) -> None:
