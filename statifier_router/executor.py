@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from statifier_router.config import Config
+    from statifier_router.executions.journal import Journal
 
 ExecutionStatus = Literal["active", "suspended", "completed", "failed", "cancelled"]
 Door = Literal[
@@ -85,7 +86,7 @@ class StepContext:
 
     `effects` hands one effect on and answers None, or why it was refused. `door` and `driver` go
     into the input log and the idempotency keys: `driver` is the digest of the event that drives the
-    step.
+    step. `journal` takes the writes of `SQLExecutor`; an executor with a store of its own needs none.
     """
 
     connection: Connection = field(repr=False)
@@ -99,6 +100,7 @@ class StepContext:
     effects: Callable[[KeyedEffect], EffectRefused | None] = field(repr=False)
     door: Door = field(default="deliver", kw_only=True)
     driver: str = field(default="", kw_only=True, repr=False)
+    journal: Journal | None = field(default=None, kw_only=True, repr=False)
 
 
 @frozen

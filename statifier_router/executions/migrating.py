@@ -11,7 +11,7 @@ from statifier_router import charts
 from statifier_router.ambient import Frame
 from statifier_router.config import Config
 from statifier_router.errors import ConfigError
-from statifier_router.executions import rows
+from statifier_router.executions.journal import NewInput, WriteAtOnce
 from statifier_router.executions.operating import locked
 from statifier_router.executor import Execution
 from statifier_router.jsontext import Json, NotJson, plain
@@ -68,10 +68,7 @@ def migrate(
             active=_legal(chart, position, before.active),
             revision=before.revision + 1,
         )
-        rows.log(
-            frame.connection,
-            config.schema,
-            execution_id,
+        migrated = NewInput(
             door="migrate",
             at=now,
             actor=actor,
@@ -83,7 +80,7 @@ def migrate(
                 "active": list(after.active),
             },
         )
-        rows.change_chart(frame.connection, config.schema, before, after)
+        WriteAtOnce(frame.connection, config.schema).change_chart(before, after, [migrated])
         return after
 
     return run(config, work, connection=connection)

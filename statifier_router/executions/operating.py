@@ -13,6 +13,7 @@ from statifier_router.ambient import Frame
 from statifier_router.config import Config
 from statifier_router.errors import ConfigError, ExecutionNotFound
 from statifier_router.executions import rows
+from statifier_router.executions.journal import NewInput, WriteAtOnce
 from statifier_router.executor import Door, Execution
 from statifier_router.jsontext import Json
 from statifier_router.text import NAME_LIMIT, checked, error_text
@@ -104,16 +105,8 @@ def _act(
         if changed is None:
             return before
         after = attrs.evolve(changed, revision=before.revision + 1)
-        rows.log(
-            frame.connection,
-            config.schema,
-            execution_id,
-            door=door,
-            at=now,
-            actor=actor,
-            details=details,
-        )
-        rows.move(frame.connection, config.schema, before, after, moved=False)
+        acted = NewInput(door=door, at=now, actor=actor, details=details)
+        WriteAtOnce(frame.connection, config.schema).move(before, after, [acted], moved=False)
         return after
 
     return run(config, work, connection=connection)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -71,30 +70,34 @@ def statuses(connection: Connection, schema: Schema, execution_ids: list[str]) -
 def add(connection: Connection, schema: Schema, execution: Execution) -> None:
     """Insert it. Raises `ExecutionExists` where the id is taken, leaving the transaction usable."""
     added = connection.execute(
-        statements.add(schema, dialect.kind(connection)),
-        {
-            "id": execution.id,
-            "document": execution.document,
-            "scope": execution.scope,
-            "key": execution.key,
-            "content_hash": execution.content_hash,
-            "interpreter": execution.interpreter,
-            "status": execution.status,
-            "position": encode(execution.position),
-            "active": encode(list(execution.active)),
-            "revision": execution.revision,
-            "deferred": 0,
-            "failure": execution.failure,
-            "created_at": execution.created_at,
-            "ended_at": execution.ended_at,
-        },
+        statements.add(schema, dialect.kind(connection)), as_values(execution)
     ).one_or_none()
     if added is None:
         raise ExecutionExists(execution.id)
 
 
-def move(connection: Connection, schema: Schema, before: Execution, after: Execution, *, moved: bool) -> None:
-    """Write what a step made of `before`. Raises `StaleRevision` where the row is no longer that."""
+def as_values(execution: Execution) -> dict[str, Any]:
+    """The columns of a whole execution, as they are stored."""
+    return {
+        "id": execution.id,
+        "document": execution.document,
+        "scope": execution.scope,
+        "key": execution.key,
+        "content_hash": execution.content_hash,
+        "interpreter": execution.interpreter,
+        "status": execution.status,
+        "position": encode(execution.position),
+        "active": encode(list(execution.active)),
+        "revision": execution.revision,
+        "deferred": 0,
+        "failure": execution.failure,
+        "created_at": execution.created_at,
+        "ended_at": execution.ended_at,
+    }
+
+
+def changes_of(before: Execution, after: Execution, *, moved: bool) -> dict[str, Any]:
+    """What a step changes, as it is stored, and where it may be written."""
     values: dict[str, Any] = {
         "execution_id": before.id,
         "from_revision": before.revision,
@@ -105,6 +108,12 @@ def move(connection: Connection, schema: Schema, before: Execution, after: Execu
     if moved:
         values["position"] = encode(after.position)
         values["active"] = encode(list(after.active))
+    return values
+
+
+def move(connection: Connection, schema: Schema, before: Execution, after: Execution, *, moved: bool) -> None:
+    """Write what a step made of `before`. Raises `StaleRevision` where the row is no longer that."""
+    values = changes_of(before, after, moved=moved)
     if connection.execute(statements.move(schema, moved=moved), values).rowcount != 1:
         raise StaleRevision(before.id, before.revision)
 
@@ -123,35 +132,9 @@ def change_chart(connection: Connection, schema: Schema, before: Execution, afte
         raise StaleRevision(before.id, before.revision)
 
 
-def log(
-    connection: Connection,
-    schema: Schema,
-    execution_id: str,
-    *,
-    door: Door,
-    at: datetime,
-    event: Event | None = None,
-    message_id: str | None = None,
-    actor: str | None = None,
-    errors: tuple[str, ...] = (),
-    context: Mapping[str, str] | None = None,
-    details: Json = None,
-) -> None:
-    """Append one row to the input log."""
-    connection.execute(
-        statements.log(schema),
-        {
-            "execution_id": execution_id,
-            "door": door,
-            "event": None if event is None else encode(event_as_json(event)),
-            "message_id": message_id,
-            "actor": actor,
-            "errors": encode(list(errors)) if errors else None,
-            "context": encode(dict(context)) if context else None,
-            "details": None if details is None else encode(details),
-            "at": at,
-        },
-    )
+def log(connection: Connection, schema: Schema, execution_id: str, values: dict[str, Any]) -> None:
+    """Append one row to the input log, of these columns."""
+    connection.execute(statements.log(schema), {"execution_id": execution_id, **values})
 
 
 def inputs(connection: Connection, schema: Schema, execution_id: str) -> list[Input]:

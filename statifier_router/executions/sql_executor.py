@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from statifier_router.config import Config
 from statifier_router.errors import ChartMismatch, StepFailed
 from statifier_router.executions import rows
+from statifier_router.executions.journal import Journal, NewInput, WriteAtOnce
 from statifier_router.executor import (
     Discarded,
     EffectRefused,
@@ -31,14 +32,6 @@ from statifier_router.messages import Event
 from statifier_router.steps import Chart, Send, Step
 from statifier_router.text import error_text
 from statifier_router.transactions import travels
-
-
-@attrs.frozen
-class _Reentry:
-    """A refusal as the chart heard it, for the input log."""
-
-    event: Event
-    errors: tuple[str, ...]
 
 
 class SQLExecutor:
@@ -75,12 +68,7 @@ class SQLExecutor:
             created_at=context.now,
             ended_at=ended_at,
         )
-        schema = context.config.schema
-        rows.add(context.connection, schema, execution)
-        rows.log(
-            context.connection,
-            schema,
-            execution_id,
+        created = NewInput(
             door="create",
             at=context.now,
             message_id=context.message_id,
@@ -93,7 +81,7 @@ class SQLExecutor:
                 "interpreter_version": chart.interpreter_version,
             },
         )
-        _log_reentries(context, execution_id, reentries)
+        _journal(context).create(execution, [created, *reentries])
         return Stepped(execution, step)
 
     def step(
@@ -125,10 +113,7 @@ class SQLExecutor:
             failure=failure,
             ended_at=ended_at,
         )
-        rows.log(
-            context.connection,
-            context.config.schema,
-            execution.id,
+        heard = NewInput(
             door=context.door,
             at=context.now,
             event=event,
@@ -136,8 +121,7 @@ class SQLExecutor:
             errors=answer.errors,
             context=context.context,
         )
-        _log_reentries(context, execution.id, reentries)
-        rows.move(context.connection, context.config.schema, execution, after, moved=moved)
+        _journal(context).move(execution, after, [heard, *reentries], moved=moved)
         # The outcome is the event's own; where the execution ended is told by the last step.
         return Stepped(after, attrs.evolve(step, outcome=answer.outcome))
 
@@ -195,11 +179,11 @@ def _asked(chart: Chart, execution_id: str, call: Callable[[], Step], *, before:
 
 def _hand_on(
     context: StepContext, execution_id: str, revision: int, chart: Chart, answer: Step
-) -> tuple[Step, list[_Reentry]]:
+) -> tuple[Step, list[NewInput]]:
     """Hand the effects on, then let the chart hear each refusal: one wave, never a second."""
     refusals = _hand_on_wave(context, execution_id, revision, answer, wave=0)
     step = answer
-    reentries: list[_Reentry] = []
+    reentries: list[NewInput] = []
     index = 0
     for send, refused in refusals:
         if step.status != "active":
@@ -217,7 +201,15 @@ def _hand_on(
         index += len(told.effects)
         # A refusal met while telling of refusals is recorded: nothing bounds a second wave.
         unheard = tuple(f"not handed off: {refusal.reason}" for _, refusal in late)
-        reentries.append(_Reentry(event, (*told.errors, *unheard)))
+        reentries.append(
+            NewInput(
+                door="reentry",
+                at=context.now,
+                event=event,
+                message_id=context.message_id,
+                errors=(*told.errors, *unheard),
+            )
+        )
         step = attrs.evolve(told, errors=(*step.errors, *told.errors)) if changes_position(told) else step
     return step, reentries
 
@@ -245,18 +237,8 @@ def _error_event(send: Send, refused: EffectRefused) -> Event:
     )
 
 
-def _log_reentries(context: StepContext, execution_id: str, reentries: list[_Reentry]) -> None:
-    for reentry in reentries:
-        rows.log(
-            context.connection,
-            context.config.schema,
-            execution_id,
-            door="reentry",
-            at=context.now,
-            event=reentry.event,
-            message_id=context.message_id,
-            errors=reentry.errors,
-        )
+def _journal(context: StepContext) -> Journal:
+    return context.journal or WriteAtOnce(context.connection, context.config.schema)
 
 
 def _ending(step: Step, now: datetime) -> tuple[ExecutionStatus, str | None, datetime | None]:
