@@ -558,3 +558,4 @@ def test_another_database_cannot_be_migrated():
     engine.dialect.name = "oracle"
     with engine.connect() as connection, pytest.raises(ConfigError, match="oracle"):
         migrations.verify(connection)
+    engine.dispose()
