@@ -27,7 +27,7 @@ from statifier_router.executor import (
     Stepped,
 )
 from statifier_router.interpreters.answers import checked_step
-from statifier_router.jsontext import Json
+from statifier_router.jsontext import Json, plain
 from statifier_router.messages import Event
 from statifier_router.steps import Chart, Send, Step
 from statifier_router.text import error_text
@@ -152,20 +152,29 @@ def ask_step(
     chart: Chart, execution_id: str, position: Json, event: Event, *, event_id: str, now: datetime
 ) -> Step:
     """The chart's answer to one event; a raise, a failure or a malformed answer is `StepFailed`."""
+    given, own_event = position, event
+    if not _is_checked(chart):
+        # A chart of the host's may change what it is handed; the log keeps what was delivered.
+        given, own_event = plain(position), attrs.evolve(event)
     return _asked(
         chart,
         execution_id,
-        lambda: chart.step(position, event, event_id=event_id, now=now),
+        lambda: chart.step(given, own_event, event_id=event_id, now=now),
         before=position,
         created=False,
     )
+
+
+def _is_checked(chart: Chart) -> bool:
+    """Whether its adapter checks its answers and keeps to itself what it is handed."""
+    return bool(getattr(chart, "answers_checked", False))
 
 
 def _asked(chart: Chart, execution_id: str, call: Callable[[], Step], *, before: Json, created: bool) -> Step:
     try:
         step = call()
         # The adapters that ship check their own answers; a chart of the host's is checked here.
-        if not getattr(chart, "answers_checked", False):
+        if not _is_checked(chart):
             step = checked_step(step, before=before, created=created)
     except Exception as error:
         if travels(error):
