@@ -77,7 +77,8 @@ def send(config, message_id="m-1", do="moved", *, key="P7", now=NOW, scope="acme
 
 def test_created_and_delivered(configured):
     """Claim, a new address, the execution created and stepped, its inputs, a ledger row with key and
-    execution; every row carries the one `now`."""
+    execution; every row carries the one `now`.
+    """
     config = configured()
     with written(config) as rows:
         outcome = send(config)
@@ -202,7 +203,8 @@ def test_never_finds_what_is_there(configured):
 
 def test_dropped_finished(configured):
     """A terminal execution: claim, the address stamped where empty, no input; key and execution in the
-    ledger, and no chart is asked for."""
+    ledger, and no chart is asked for.
+    """
     charts = Asked(parcel=obedient())
     config = configured(charts=charts)
     created = send(config)
@@ -222,7 +224,8 @@ def test_dropped_finished(configured):
 @pytest.mark.parametrize("on_create", ["finished", "broken"])
 def test_dropped_finished_at_creation(configured, on_create):
     """Trap 6. An execution that ends on start: `Dropped(finished)` with the new id, one execution, no
-    input beyond its create, its address stamped; the next event finds it ended."""
+    input beyond its create, its address stamped; the next event finds it ended.
+    """
     config = configured(charts=registry(parcel=obedient(on_create=on_create)))
     with written(config) as rows:
         outcome = send(config)
@@ -241,7 +244,8 @@ def test_dropped_finished_at_creation(configured, on_create):
 @pytest.mark.parametrize("answer", ["refused", "ignored"])
 def test_dropped_unmatched_event(configured, answer):
     """An event that its execution refuses or ignores is logged as an input and moves nothing; the
-    ledger's reason tells which of the two it was."""
+    ledger's reason tells which of the two it was.
+    """
     config = configured()
     created = send(config)
     before = everything(config).executions[0]
@@ -305,7 +309,8 @@ def test_create_failed(configured, answer):
 @pytest.mark.parametrize(("answer", "status"), [("finished", "completed"), ("broken", "failed")])
 def test_the_event_that_ends_an_execution(configured, answer, status):
     """Trap 7. It is delivered, and the address is not stamped by it: the next sighting stamps, a later
-    one does not move the stamp."""
+    one does not move the stamp.
+    """
     config = configured()
     created = send(config)
     assert send(config, "m-2", answer, now=NOW + SECOND) == Delivered("scans", created.execution_id)
@@ -363,7 +368,8 @@ def test_unresolved_document(configured, who):
 
 def test_every_error_leaves_nothing(configured):
     """Trap 4. A resolver that fails once, with whatever: nothing is written, and the message handed over
-    again creates, it is no duplicate."""
+    again creates, it is no duplicate.
+    """
     charts = Asked(parcel=obedient())
     charts.failures.append(RuntimeError("the host's chart store is away"))
     config = configured(charts=charts)
@@ -390,7 +396,8 @@ def test_the_charts_are_asked_at_creation_only(configured):
 
 def test_a_new_revision_leaves_executions_alone(configured):
     """Trap 8. With a new revision published, an existing execution's old hash is asked for, the document
-    not at all; a new execution runs on the new one."""
+    not at all; a new execution runs on the new one.
+    """
     old, new = obedient(tag="old"), obedient(version="2", tag="new")
     charts = Asked(parcel=old)
     config = configured(charts=charts)
@@ -406,7 +413,8 @@ def test_a_new_revision_leaves_executions_alone(configured):
 
 def test_an_address_without_execution(configured):
     """Trap 9. Its execution's row is gone: `ExecutionNotFound` each time, until the reaper removes the
-    address; the next event creates."""
+    address; the next event creates.
+    """
     config = configured()
     created = send(config)
     with config.engine.begin() as connection:
@@ -432,7 +440,8 @@ def test_an_address_without_execution(configured):
 
 def test_a_suspended_execution(configure):
     """An event to a suspended execution is the retryable `ExecutionSuspended`; nothing is written, and
-    after `resume` the same message is delivered."""
+    after `resume` the same message is delivered.
+    """
     config = configure()
     created = send(config)
     executions.suspend(config, created.execution_id)
@@ -463,7 +472,8 @@ def test_a_chart_that_is_gone(configured):
 
 def test_another_chart_than_the_one_asked_for(configured):
     """30-executions, trap 4. A chart edited under a live execution is `ChartMismatch`, which names both
-    hashes; nothing is written."""
+    hashes; nothing is written.
+    """
     chart, edited = obedient(), obedient(version="2")
     known = {chart.content_hash: chart}
     config = configured(charts=None, resolver=lambda scope, document: chart, chart_resolver=known.get)
@@ -530,7 +540,8 @@ def test_a_derived_executor_is_asked(database, make_config):
 
 def test_the_statements_of_one_delivery(database, make_config):
     """Claim first, ledger last, and no more statements than the specification allows: at most 8 with
-    BEGIN and COMMIT for an existing execution, 4 for a duplicate."""
+    BEGIN and COMMIT for an existing execution, 4 for a duplicate.
+    """
     config = make_config(database, charts=registry(parcel=obedient()))
     send(config)
     statements = []
@@ -555,14 +566,20 @@ def test_the_statements_of_one_delivery(database, make_config):
 
 _FAIL = {
     "sqlite": [
-        "CREATE TRIGGER no_{table} BEFORE {act} ON statifier_router_{table}"
-        " BEGIN SELECT RAISE(ABORT, 'not now'); END"
+        (
+            "CREATE TRIGGER no_{table} BEFORE {act} ON statifier_router_{table}"
+            " BEGIN SELECT RAISE(ABORT, 'not now'); END"
+        )
     ],
     "postgresql": [
-        "CREATE FUNCTION no_{table}() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$ BEGIN RAISE EXCEPTION 'not now'; END $$",
-        "CREATE TRIGGER no_{table} BEFORE {act} ON statifier_router_{table}"
-        " FOR EACH ROW EXECUTE FUNCTION no_{table}()",
+        (
+            "CREATE FUNCTION no_{table}() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE EXCEPTION 'not now'; END $$"
+        ),
+        (
+            "CREATE TRIGGER no_{table} BEFORE {act} ON statifier_router_{table}"
+            " FOR EACH ROW EXECUTE FUNCTION no_{table}()"
+        ),
     ],
 }
 _MEND = {
@@ -590,7 +607,8 @@ def _run(config, database, statements, table, act=""):
 )
 def test_a_statement_fails(database, configure, table, act):
     """Trap 13. Whichever statement fails, the ledger's included: claim, address, execution and input are
-    all gone, the database's error comes out as it was raised, and the message may be handed over again."""
+    all gone, the database's error comes out as it was raised, and the message may be handed over again.
+    """
     config = configure()
     _run(config, database, _FAIL, table, act)
     with written(config) as rows, pytest.raises(DBAPIError, match="not now"):
@@ -681,7 +699,8 @@ def test_handled_errors_are_rejected(configured, at_create):
 
 def test_a_duplicate_at_exactly_the_horizon(configure):
     """Trap 3. At exactly the stored expiry a message is still a duplicate; a microsecond later it is
-    delivered, and the expiry moves."""
+    delivered, and the expiry moves.
+    """
     config = configure()
     dedupe = Dedupe(SECOND)
     created = send(config, dedupe=dedupe)
@@ -742,7 +761,8 @@ def test_a_zero_horizon(configure):
 
 def test_dedupe_across_scopes(configure):
     """The documented trap, one way: without `per_scope` the same message id in another scope is a
-    duplicate, and is not delivered there."""
+    duplicate, and is not delivered there.
+    """
     config = configure()
     send(config)
     assert send(config, scope="globex") == Duplicate("scans")
