@@ -13,8 +13,7 @@ from sqlalchemy import (
     Executable,
     bindparam,
     delete,
-    func,
-    literal,
+    literal_column,
     select,
     update,
 )
@@ -24,6 +23,7 @@ from statifier_router.ambient import Frame
 from statifier_router.bindings import Binding
 from statifier_router.clock import as_utc
 from statifier_router.config import Config, checked_bindings
+from statifier_router.dialect import Prepared
 from statifier_router.errors import ConfigError
 from statifier_router.executions import SQLExecutor
 from statifier_router.executions import rows as execution_rows
@@ -111,6 +111,10 @@ def _by_execution(schema: Schema) -> Executable:
 # --- In a delivery --------------------------------------------------------------------------------
 
 
+# What a statement of these levels reads is what was committed when it began.
+FRESH_LEVELS = frozenset({"read committed", "read uncommitted"})
+
+
 @frozen
 class Found:
     """What a delivery reads: the execution at the address if any, and how fresh the reading is.
@@ -124,23 +128,20 @@ class Found:
 
 def look_up(connection: Connection, schema: Schema, scope: str, document: str, key: str) -> Found:
     """The execution at this address, in one statement that also asks how strict the transaction is."""
-    row = connection.execute(
-        _look_up(schema, dialect.kind(connection)),
-        {"scope": scope, "document": document, "key": key},
-    ).one()
-    return Found(row.execution_id, row.isolation in ("read committed", "read uncommitted"))
+    ((execution_id, isolation),) = _look_up(schema, dialect.kind(connection)).rows(
+        connection, {"scope": scope, "document": document, "key": key}
+    )
+    return Found(execution_id, isolation in FRESH_LEVELS)
 
 
 @lru_cache
-def _look_up(schema: Schema, kind: str) -> Executable:
+def _look_up(schema: Schema, kind: str) -> Prepared:
     found = (select(schema.addresses.c.execution_id).where(*_here(schema)).scalar_subquery()).label(
         "execution_id"
     )
     # SQLite's one writer always reads the newest state.
-    isolation: Any = (
-        func.current_setting("transaction_isolation") if kind == "postgresql" else literal("read committed")
-    )
-    return select(found, isolation.label("isolation"))
+    isolation = "current_setting('transaction_isolation')" if kind == "postgresql" else "'read committed'"
+    return Prepared(select(found, literal_column(isolation).label("isolation")))
 
 
 def insert(
@@ -163,21 +164,20 @@ def insert(
         "execution_id": execution_id,
         "inserted_at": now,
     }
-    statement = _insert(schema, dialect.kind(connection))
-    return connection.execute(statement, values).one_or_none() is not None
+    return _insert(schema, dialect.kind(connection)).first(connection, values) is not None
 
 
 @lru_cache
-def _insert(schema: Schema, kind: str) -> Executable:
+def _insert(schema: Schema, kind: str) -> Prepared:
     table = schema.addresses
     names = ("scope", "document", "key", "execution_id", "inserted_at")
-    statement: Executable = (
+    inserting = (
         dialect.insert_into(kind, table)
         .values({name: bindparam(name) for name in names})
         .on_conflict_do_nothing(index_elements=[table.c.scope, table.c.document, table.c.key])
         .returning(table.c.id)
     )
-    return statement
+    return Prepared(inserting)
 
 
 def stamp(
@@ -190,8 +190,8 @@ def stamp(
     now: datetime,
 ) -> None:
     """Note when the execution was first seen ended, on the row that still names it."""
-    connection.execute(
-        _stamp(schema),
+    _stamp(schema).count(
+        connection,
         {
             "at_scope": scope,
             "at_document": document,
@@ -203,9 +203,9 @@ def stamp(
 
 
 @lru_cache
-def _stamp(schema: Schema) -> Executable:
+def _stamp(schema: Schema) -> Prepared:
     table = schema.addresses
-    return (
+    return Prepared(
         update(table)
         .where(
             table.c.scope == bindparam("at_scope"),

@@ -7,12 +7,13 @@ from functools import lru_cache
 from typing import Any
 
 from attrs import field, frozen
-from sqlalchemy import Connection, Executable, bindparam, delete, func, select, true, tuple_
+from sqlalchemy import Connection, Executable, bindparam, delete, func, literal_column, select, true, tuple_
 
 from statifier_router import dialect
 from statifier_router.ambient import Frame
 from statifier_router.clock import as_utc
 from statifier_router.config import Config
+from statifier_router.dialect import Prepared
 from statifier_router.errors import ConfigError
 from statifier_router.paging import checked_limit
 from statifier_router.schema import Schema
@@ -55,18 +56,19 @@ def take(
     bounded = lock_timeout is not None and kind == "postgresql"
     if bounded:
         values["lock_timeout"] = lock_timeout
-    statement = _take(schema, kind, bounded=bounded)
-    return connection.execute(statement, values).one_or_none() is not None
+    return _take(schema, kind, bounded=bounded).first(connection, values) is not None
 
 
 @lru_cache
-def _take(schema: Schema, kind: str, *, bounded: bool) -> Executable:
+def _take(schema: Schema, kind: str, *, bounded: bool) -> Prepared:
     table = schema.claims
     inserting = dialect.insert_into(kind, table)
     if bounded:
         # The setting is made by the very statement whose wait it governs, so it costs no trip.
         # The claim's row is selected from it: a part that nothing refers to would never run.
-        made = func.set_config("lock_timeout", bindparam("lock_timeout"), true()).label("made")
+        made = func.set_config(literal_column("'lock_timeout'"), bindparam("lock_timeout"), true()).label(
+            "made"
+        )
         setting = select(made).cte("setting")
         row = select(*(bindparam(column.name, type_=column.type) for column in table.c)).where(
             setting.c.made.is_not(None)
@@ -74,7 +76,7 @@ def _take(schema: Schema, kind: str, *, bounded: bool) -> Executable:
         inserting = inserting.from_select([column.name for column in table.c], row)
     else:
         inserting = inserting.values({column.name: bindparam(column.name) for column in table.c})
-    statement: Executable = inserting.on_conflict_do_update(
+    taking = inserting.on_conflict_do_update(
         index_elements=list(table.primary_key.columns),
         set_={
             "digest": inserting.excluded.digest,
@@ -82,7 +84,7 @@ def _take(schema: Schema, kind: str, *, bounded: bool) -> Executable:
         },
         where=table.c.expires_at < bindparam("now", type_=table.c.expires_at.type),
     ).returning(table.c.binding_id)
-    return statement
+    return Prepared(taking)
 
 
 def reap(config: Config, *, now: datetime | None = None, limit: int = 1000, connection: Any = None) -> int:

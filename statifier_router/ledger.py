@@ -16,6 +16,7 @@ from sqlalchemy import (
     delete,
     exists,
     insert,
+    literal_column,
     null,
     select,
 )
@@ -24,6 +25,7 @@ from statifier_router.ambient import Frame
 from statifier_router.claims import Claim
 from statifier_router.clock import as_utc
 from statifier_router.config import Config
+from statifier_router.dialect import Prepared
 from statifier_router.errors import ConfigError
 from statifier_router.paging import checked_limit
 from statifier_router.schema import Schema
@@ -65,7 +67,7 @@ class Entry:
 
 def write(connection: Connection, schema: Schema, entry: Entry) -> None:
     """Append one row."""
-    connection.execute(_write(schema), _values(entry))
+    _write(schema).count(connection, as_values(entry))
 
 
 def write_duplicate(connection: Connection, schema: Schema, entry: Entry, claim: Claim) -> bool:
@@ -73,16 +75,18 @@ def write_duplicate(connection: Connection, schema: Schema, entry: Entry, claim:
 
     One statement: the stored digest is compared inside the insert, and a difference is its reason.
     """
-    values = _values(entry) | {
+    values = as_values(entry) | {
         "claim_binding_id": claim.binding_id,
         "claim_scope": claim.scope,
         "claim_message_id": claim.message_id,
         "claim_digest": claim.digest,
     }
-    return connection.execute(_write_duplicate(schema), values).scalar_one() is not None
+    ((reason,),) = _write_duplicate(schema).rows(connection, values)
+    return reason is not None
 
 
-def _values(entry: Entry) -> dict[str, Any]:
+def as_values(entry: Entry) -> dict[str, Any]:
+    """The columns of a row that is about to be written."""
     return {
         "binding_id": entry.binding_id,
         "message_id": entry.message_id,
@@ -96,14 +100,16 @@ def _values(entry: Entry) -> dict[str, Any]:
 
 
 @lru_cache
-def _write(schema: Schema) -> Executable:
+def _write(schema: Schema) -> Prepared:
     table = schema.ledger
     # Nothing is returned: SQLAlchemy would otherwise ask for the new id.
-    return insert(table).values({name: bindparam(name) for name in table.c.keys() if name != "id"}).inline()
+    return Prepared(
+        insert(table).values({name: bindparam(name) for name in table.c.keys() if name != "id"}).inline()
+    )
 
 
 @lru_cache
-def _write_duplicate(schema: Schema) -> Executable:
+def _write_duplicate(schema: Schema) -> Prepared:
     table, claims = schema.ledger, schema.claims
     differs = exists().where(
         claims.c.binding_id == bindparam("claim_binding_id"),
@@ -114,11 +120,8 @@ def _write_duplicate(schema: Schema) -> Executable:
     values: dict[str, Any] = {
         name: bindparam(name) for name in table.c.keys() if name not in ("id", "reason")
     }
-    return (
-        insert(table)
-        .values(reason=case((differs, CONTENT_DIFFERS), else_=null()), **values)
-        .returning(table.c.reason)
-    )
+    reason = case((differs, literal_column(f"'{CONTENT_DIFFERS}'")), else_=null())
+    return Prepared(insert(table).values(reason=reason, **values).returning(table.c.reason))
 
 
 def rows(

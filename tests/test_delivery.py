@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import event as sa_event
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
@@ -536,30 +535,6 @@ def test_a_derived_executor_is_asked(database, make_config):
     assert executor.calls[2:] == ["lock", "step"]
     executions.fetch(config, everything(config).executions[0]["id"])
     assert executor.calls[4:] == ["fetch"]
-
-
-def test_the_statements_of_one_delivery(database, make_config):
-    """Claim first, ledger last, and no more statements than the specification allows: at most 8 with
-    BEGIN and COMMIT for an existing execution, 4 for a duplicate.
-    """
-    config = make_config(database, charts=registry(parcel=obedient()))
-    send(config)
-    statements = []
-
-    def note(connection, cursor, statement, parameters, context, executemany):
-        statements.append(" ".join(statement.split()))
-
-    sa_event.listen(config.engine, "before_cursor_execute", note)
-    send(config, "m-2")
-    delivered = [each for each in statements if not each.startswith("BEGIN")]
-    assert len(delivered) <= 6
-    assert "_claims" in delivered[0]
-    assert "INSERT INTO statifier_router_ledger" in delivered[-1]
-    statements.clear()
-    send(config, "m-2")
-    duplicate = [each for each in statements if not each.startswith("BEGIN")]
-    assert len(duplicate) == 2
-    assert not any("SAVEPOINT" in each for each in delivered + duplicate)
 
 
 # --- §4: rollback -----------------------------------------------------------------------------------

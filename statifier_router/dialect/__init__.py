@@ -23,11 +23,14 @@ from statifier_router.dialect.faults import (
     is_unique_violation,
     trouble_of,
 )
+from statifier_router.dialect.prepared import Prepared, Row
 from statifier_router.dialect.statements import bound_waits, insert_into
 
 __all__ = [
     "BEGIN_OPTION",
     "Kind",
+    "Prepared",
+    "Row",
     "Trouble",
     "bound_waits",
     "check_borrowed",

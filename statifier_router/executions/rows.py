@@ -9,6 +9,7 @@ from attrs import field, frozen
 from sqlalchemy import Connection
 
 from statifier_router import dialect
+from statifier_router.dialect import Row
 from statifier_router.errors import ExecutionExists, StaleRevision
 from statifier_router.executions import statements
 from statifier_router.executor import Door, Execution
@@ -38,23 +39,30 @@ class Input:
 
 def read(connection: Connection, schema: Schema, execution_id: str, *, lock: bool) -> Execution | None:
     """The execution, or None; `lock` waits for its row lock."""
-    row = connection.execute(statements.read(schema, lock=lock), {"execution_id": execution_id}).one_or_none()
-    if row is None:
-        return None
+    row = statements.read(schema, lock=lock).first(connection, {"execution_id": execution_id})
+    return None if row is None else from_row(row)
+
+
+def from_row(row: Row) -> Execution:
+    """The execution of a row of `statements.read`."""
+    (
+        execution_id, document, scope, key, content_hash, interpreter, status,
+        position, active, revision, failure, created_at, ended_at,
+    ) = row  # fmt: skip
     return Execution(
-        id=row.id,
-        document=row.document,
-        scope=row.scope,
-        key=row.key,
-        content_hash=row.content_hash,
-        interpreter=row.interpreter,
-        status=row.status,
-        position=None if row.position is None else decode(row.position),
-        active=tuple(_texts(row.active)),
-        revision=row.revision,
-        failure=row.failure,
-        created_at=row.created_at,
-        ended_at=row.ended_at,
+        execution_id,
+        document,
+        scope,
+        key,
+        content_hash,
+        interpreter,
+        status,
+        None if position is None else decode(position),
+        tuple(_texts(active)),
+        revision,
+        failure,
+        created_at,
+        ended_at,
     )
 
 
@@ -69,10 +77,8 @@ def statuses(connection: Connection, schema: Schema, execution_ids: list[str]) -
 
 def add(connection: Connection, schema: Schema, execution: Execution) -> None:
     """Insert it. Raises `ExecutionExists` where the id is taken, leaving the transaction usable."""
-    added = connection.execute(
-        statements.add(schema, dialect.kind(connection)), as_values(execution)
-    ).one_or_none()
-    if added is None:
+    adding = statements.add(schema, dialect.kind(connection))
+    if adding.first(connection, as_values(execution)) is None:
         raise ExecutionExists(execution.id)
 
 
@@ -114,7 +120,7 @@ def changes_of(before: Execution, after: Execution, *, moved: bool) -> dict[str,
 def move(connection: Connection, schema: Schema, before: Execution, after: Execution, *, moved: bool) -> None:
     """Write what a step made of `before`. Raises `StaleRevision` where the row is no longer that."""
     values = changes_of(before, after, moved=moved)
-    if connection.execute(statements.move(schema, moved=moved), values).rowcount != 1:
+    if statements.move(schema, moved=moved).count(connection, values) != 1:
         raise StaleRevision(before.id, before.revision)
 
 
@@ -128,13 +134,13 @@ def change_chart(connection: Connection, schema: Schema, before: Execution, afte
         "position": encode(after.position),
         "active": encode(list(after.active)),
     }
-    if connection.execute(statements.change_chart(schema), values).rowcount != 1:
+    if statements.change_chart(schema).count(connection, values) != 1:
         raise StaleRevision(before.id, before.revision)
 
 
 def log(connection: Connection, schema: Schema, execution_id: str, values: dict[str, Any]) -> None:
     """Append one row to the input log, of these columns."""
-    connection.execute(statements.log(schema), {"execution_id": execution_id, **values})
+    statements.log(schema).count(connection, {"execution_id": execution_id, **values})
 
 
 def inputs(connection: Connection, schema: Schema, execution_id: str) -> list[Input]:

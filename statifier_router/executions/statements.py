@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from sqlalchemy import Executable, bindparam, delete, func, insert, select, update
+from sqlalchemy import Executable, bindparam, delete, func, insert, literal_column, select, update
 
 from statifier_router import dialect
+from statifier_router.dialect import Prepared
 from statifier_router.executor import TERMINAL
 from statifier_router.schema import Schema
 
@@ -14,7 +15,7 @@ TERMINAL_STATUSES = tuple(sorted(TERMINAL))
 
 
 @lru_cache
-def read(schema: Schema, *, lock: bool) -> Executable:
+def read(schema: Schema, *, lock: bool) -> Prepared:
     """One execution by `execution_id`; `lock` takes its row lock."""
     table = schema.executions
     statement = select(
@@ -33,7 +34,8 @@ def read(schema: Schema, *, lock: bool) -> Executable:
         table.c.ended_at,
     ).where(table.c.id == bindparam("execution_id"))
     # NO KEY UPDATE: nothing ever changes the id, so nothing that only refers to it has to wait.
-    return statement.with_for_update(key_share=True) if lock else statement
+    locking = statement.with_for_update(key_share=True) if lock else statement
+    return Prepared(locking, instants=("created_at", "ended_at"))
 
 
 @lru_cache
@@ -46,20 +48,19 @@ def statuses(schema: Schema) -> Executable:
 
 
 @lru_cache
-def add(schema: Schema, kind: str) -> Executable:
+def add(schema: Schema, kind: str) -> Prepared:
     """Insert one execution, or nothing where the id is taken; answers the id it inserted."""
     table = schema.executions
-    statement: Executable = (
+    return Prepared(
         dialect.insert_into(kind, table)
         .values({column.name: bindparam(column.name) for column in table.c})
         .on_conflict_do_nothing(index_elements=[table.c.id])
         .returning(table.c.id)
     )
-    return statement
 
 
 @lru_cache
-def move(schema: Schema, *, moved: bool) -> Executable:
+def move(schema: Schema, *, moved: bool) -> Prepared:
     """Write a step's result where the row is still at `from_revision`.
 
     Without `moved` the position stays as it is, and is not written again.
@@ -69,25 +70,27 @@ def move(schema: Schema, *, moved: bool) -> Executable:
 
 
 @lru_cache
-def change_chart(schema: Schema) -> Executable:
+def change_chart(schema: Schema) -> Prepared:
     """Write another chart and position where the row is still at `from_revision`."""
     return _where_unmoved(schema, ["content_hash", "interpreter", "position", "active"])
 
 
-def _where_unmoved(schema: Schema, changes: list[str]) -> Executable:
+def _where_unmoved(schema: Schema, changes: list[str]) -> Prepared:
     table = schema.executions
-    return (
+    return Prepared(
         update(table)
         .where(
             table.c.id == bindparam("execution_id"),
             table.c.revision == bindparam("from_revision"),
         )
-        .values(revision=table.c.revision + 1, **{name: bindparam(name) for name in changes})
+        .values(
+            revision=table.c.revision + literal_column("1"), **{name: bindparam(name) for name in changes}
+        )
     )
 
 
 @lru_cache
-def log(schema: Schema) -> Executable:
+def log(schema: Schema) -> Prepared:
     """Append one input row; its `seq` follows the last one.
 
     The execution's lock makes the number safe; a row that bypassed it meets the primary key.
@@ -95,12 +98,12 @@ def log(schema: Schema) -> Executable:
     table = schema.inputs
     mine = table.alias()
     following = (
-        select(func.coalesce(func.max(mine.c.seq), -1) + 1)
+        select(func.coalesce(func.max(mine.c.seq) + literal_column("1"), literal_column("0")))
         .where(mine.c.execution_id == bindparam("execution_id"))
         .scalar_subquery()
     )
     names = [name for name in table.c.keys() if name != "seq"]
-    return insert(table).values(seq=following, **{name: bindparam(name) for name in names})
+    return Prepared(insert(table).values(seq=following, **{name: bindparam(name) for name in names}).inline())
 
 
 @lru_cache
