@@ -1,0 +1,51 @@
+"""How executions and their inputs are shown, by every command that shows them."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from statifier_router.cli import instants
+from statifier_router.cli.answers import Screen, cell, table
+from statifier_router.cli.reading import Moment
+
+
+def status_cell(status: str) -> Text:
+    """A status, coloured by whether anything is still to come."""
+    style = {"active": "green", "completed": "blue", "suspended": "yellow"}.get(status, "red")
+    return cell(status, style)
+
+
+def show_moments(moments: tuple[Moment, ...], screen: Screen, *, last: int | None = None) -> None:
+    """The inputs as a table, or only the `last` of them."""
+    shown = moments if last is None else moments[-last:]
+    if not shown:
+        return
+    if len(shown) < len(moments):
+        screen.say(f"{len(moments) - len(shown):,} earlier inputs; --all shows them", "dim")
+    made = table("input", "at (UTC)", "door", "event", "message", "states", numbers=["input"])
+    for moment in shown:
+        row = moment.input
+        event = row.event.name if row.event is not None else row.actor and f"by {row.actor}"
+        errors = f" (errors: {'; '.join(row.errors)})" if row.errors else ""
+        made.add_row(
+            cell(row.seq),
+            cell(instants.shown(row.at)),
+            cell(row.door),
+            cell(event),
+            cell(row.message_id),
+            cell(change(moment) + errors),
+        )
+    screen.print(made)
+
+
+def change(moment: Moment) -> str:
+    """What an input changed: `ordered → moving`."""
+    if moment.after is None:
+        return ""
+    after = ", ".join(moment.after) or "(no state)"
+    if moment.before is None:
+        return after
+    if moment.answer in ("refused", "ignored"):
+        return f"{after} ({moment.answer})"
+    before = ", ".join(moment.before) or "(no state)"
+    return f"{before} → {after}"
