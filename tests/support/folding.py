@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import attrs
-from sqlalchemy import column, inspect, select, table
+from sqlalchemy import URL, column, inspect, select, table
 from sqlalchemy.pool import NullPool
 
 
@@ -13,7 +14,7 @@ class Configs:
     """Makes the configurations of one test and folds what their executions logged at its end."""
 
     def __init__(self) -> None:
-        self._watched: list[Any] = []
+        self._watched: list[tuple[Any, URL]] = []
 
     def __call__(self, database: Any, *, engine: Any = None, **kw: Any) -> Any:
         """A `Config` on this database, watched; an empty `ChartRegistry` where no charts are given."""
@@ -25,7 +26,11 @@ class Configs:
 
     def watch(self, config: Any) -> Any:
         """Have the executions of a configuration that was made elsewhere folded too; answers it."""
-        self._watched.append(config)
+        url = config.engine.url
+        if url.get_backend_name() == "sqlite" and url.database:
+            # The test may go to another directory and come back before its logs are folded.
+            url = url.set(database=str(Path(url.database).absolute()))
+        self._watched.append((config, url))
         return config
 
     def fold(self) -> int:
@@ -34,9 +39,9 @@ class Configs:
 
         folded = 0
         wrong = []
-        for config in self._watched:
+        for config, url in self._watched:
             # A pool of its own: the test's may be exhausted, cut, or counted.
-            fresh = _beside(config)
+            fresh = _beside(config, url)
             try:
                 for execution_id in _stored(fresh):
                     folded += 1
@@ -48,10 +53,10 @@ class Configs:
         return folded
 
 
-def _beside(config: Any) -> Any:
+def _beside(config: Any, url: URL) -> Any:
     import statifier_router
 
-    engine = statifier_router.create_engine(config.engine.url, poolclass=NullPool)
+    engine = statifier_router.create_engine(url, poolclass=NullPool)
     return attrs.evolve(config, engine=engine)
 
 
