@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -45,6 +45,8 @@ class Frame:
             borrowed one, whose settings are its caller's.
         stepping: the executions whose step is open.
         waiting_for: the execution whose row lock is being waited for, for the error's sake.
+        suspect: while one statement may wait for several things: finds out which execution is held,
+            once the wait has run out and was undone.
     """
 
     connection: Connection
@@ -54,6 +56,7 @@ class Frame:
     lock_timeout: timedelta | None = None
     stepping: set[str] = field(factory=set)
     waiting_for: str | None = None
+    suspect: Callable[[Connection], str | None] | None = None
     open: bool = True
     _home: tuple[int, asyncio.Task[Any] | None] = field(factory=_here)
 

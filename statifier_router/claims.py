@@ -44,39 +44,49 @@ def take(
     Waits for another transaction's uncommitted claim on the same message. A stored expiry equal to
     `now` still counts. `lock_timeout` bounds this and every later wait of the transaction.
     """
-    values = {
+    kind = dialect.kind(connection)
+    bounded = lock_timeout is not None and kind == "postgresql"
+    values = as_values(claim, now, lock_timeout)
+    return _take(schema, kind, bounded=bounded).first(connection, values) is not None
+
+
+def as_values(claim: Claim, now: datetime, lock_timeout: str | None) -> dict[str, Any]:
+    """The parameters of `taking`."""
+    return {
         "binding_id": claim.binding_id,
         "scope": claim.scope,
         "message_id": claim.message_id,
         "digest": claim.digest,
         "expires_at": claim.expires_at,
         "now": now,
+        "lock_timeout": lock_timeout,
     }
-    kind = dialect.kind(connection)
-    bounded = lock_timeout is not None and kind == "postgresql"
-    if bounded:
-        values["lock_timeout"] = lock_timeout
-    return _take(schema, kind, bounded=bounded).first(connection, values) is not None
 
 
 @lru_cache
 def _take(schema: Schema, kind: str, *, bounded: bool) -> Prepared:
+    return Prepared(taking(schema, kind, bounded=bounded))
+
+
+def taking(schema: Schema, kind: str, *, bounded: bool) -> Any:
+    """The insert that answers a row where the claim was taken, and none for a duplicate.
+
+    With `bounded` it also sets the lock timeout, for its own wait and every later one.
+    """
     table = schema.claims
     inserting = dialect.insert_into(kind, table)
     if bounded:
         # The setting is made by the very statement whose wait it governs, so it costs no trip.
         # The claim's row is selected from it: a part that nothing refers to would never run.
-        made = func.set_config(literal_column("'lock_timeout'"), bindparam("lock_timeout"), true()).label(
-            "made"
-        )
-        setting = select(made).cte("setting")
+        made = func.set_config(literal_column("'lock_timeout'"), bindparam("lock_timeout"), true())
+        setting = select(made.label("made")).cte("setting")
         row = select(*(bindparam(column.name, type_=column.type) for column in table.c)).where(
             setting.c.made.is_not(None)
         )
         inserting = inserting.from_select([column.name for column in table.c], row)
     else:
         inserting = inserting.values({column.name: bindparam(column.name) for column in table.c})
-    taking = inserting.on_conflict_do_update(
+    return inserting.on_conflict_do_update(
         index_elements=list(table.primary_key.columns),
         set_={
             "digest": inserting.excluded.digest,
@@ -84,7 +94,6 @@ def _take(schema: Schema, kind: str, *, bounded: bool) -> Prepared:
         },
         where=table.c.expires_at < bindparam("now", type_=table.c.expires_at.type),
     ).returning(table.c.binding_id)
-    return Prepared(taking)
 
 
 def reap(config: Config, *, now: datetime | None = None, limit: int = 1000, connection: Any = None) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import frozen
 
-from statifier_router import ambient, charts, ids
+from statifier_router import ambient, charts, dialect, ids
 from statifier_router.ambient import Frame
 from statifier_router.config import Config
 from statifier_router.errors import (
@@ -25,6 +25,7 @@ from statifier_router.errors import (
     IsolationConflict,
     StepFailed,
 )
+from statifier_router.executions import SQLExecutor
 from statifier_router.executor import (
     Discarded,
     EffectRefused,
@@ -34,6 +35,7 @@ from statifier_router.executor import (
     StepContext,
     Stepped,
 )
+from statifier_router.merged_plan import MergedActs
 from statifier_router.outcomes import (
     CreatedAndDelivered,
     Delivered,
@@ -80,7 +82,7 @@ def perform(
     """
 
     def work(frame: Frame) -> Outcome:
-        acts = PlainActs(config, frame, executor, task)
+        acts = _acts(config, frame, executor, task)
         try:
             return _deliver(_Delivering(config, frame, task, acts, effects_for))
         except DeliveryError as error:
@@ -89,6 +91,16 @@ def perform(
             raise
 
     return run(config, work, connection=connection, savepoint=savepoint, binding_id=task.binding_id)
+
+
+def _acts(config: Config, frame: Frame, executor: Executor, task: Task) -> Acts:
+    """The plan of statements: merged on PostgreSQL, unless a host's own executor does the writing."""
+    if dialect.kind(frame.connection) == "postgresql" and type(executor) is SQLExecutor:
+        merged = MergedActs(config, frame, executor, task)
+        if config.mint_execution_id is None:
+            merged.minted = _minted(config, frame, task)
+        return merged
+    return PlainActs(config, frame, executor, task)
 
 
 def _deliver(d: _Delivering) -> Outcome:
@@ -112,7 +124,7 @@ def _deliver(d: _Delivering) -> Outcome:
 def _address(d: _Delivering) -> tuple[str | None, bool]:
     """The execution at the task's address, and whether this delivery is to create it."""
     if d.task.create == "always_new":
-        return _minted(d), True
+        return _minted(d.config, d.frame, d.task), True
     found = d.acts.look_up()
     if d.task.create == "never":
         if not found.snapshot_is_fresh:
@@ -123,7 +135,7 @@ def _address(d: _Delivering) -> tuple[str | None, bool]:
         return found.execution_id, False
     if found.execution_id is not None:
         return found.execution_id, False
-    minted = _minted(d)
+    minted = _minted(d.config, d.frame, d.task)
     for _ in range(_ADDRESS_TRIES):
         if d.acts.add_address(minted):
             return minted, True
@@ -135,20 +147,19 @@ def _address(d: _Delivering) -> tuple[str | None, bool]:
     raise ExecutionBusy
 
 
-def _minted(d: _Delivering) -> str:
+def _minted(config: Config, frame: Frame, task: Task) -> str:
     """The new execution's id. Another attempt at this delivery finds the same, so keys stay equal."""
-    task = d.task
     what = (task.binding_id, task.message_id, task.scope, task.document, task.key)
-    if what not in d.frame.minted:
-        mint = d.config.mint_execution_id
+    if what not in frame.minted:
+        mint = config.mint_execution_id
         if mint is None:
-            d.frame.minted[what] = ids.execution_id()
+            frame.minted[what] = ids.execution_id()
         else:
             answer = mint(task.scope, task.document, task.key)
-            d.frame.minted[what] = checked(
+            frame.minted[what] = checked(
                 answer, "the answer of mint_execution_id", ConfigError, limit=NAME_LIMIT
             )
-    return d.frame.minted[what]
+    return frame.minted[what]
 
 
 class _StaleSnapshot(IsolationConflict, ConfigError):
@@ -231,4 +242,5 @@ def _context(d: _Delivering, execution_id: str) -> StepContext:
         effects=d.effects_for(d.frame, task, execution_id),
         door=task.door,
         driver=task.digest,
+        journal=d.acts.journal,
     )

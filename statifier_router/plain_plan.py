@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from attrs import frozen
+from attrs import define
 
 from statifier_router import addresses, claims, dialect, ledger
 from statifier_router.addresses import Found
 from statifier_router.ambient import Frame
 from statifier_router.config import Config
+from statifier_router.executions.journal import Journal
 from statifier_router.executor import (
     Discarded,
     Execution,
@@ -27,7 +28,15 @@ from statifier_router.tasks import Task
 
 
 class Acts(Protocol):
-    """What a delivery does to the database, act by act."""
+    """What a delivery does to the database, act by act.
+
+    `journal` takes what the executor writes, where this plan writes it later; None where at once.
+    """
+
+    @property
+    def journal(self) -> Journal | None:
+        """Takes what the executor writes."""
+        ...
 
     def claim(self) -> bool:
         """Take the claim; False for a duplicate."""
@@ -68,7 +77,7 @@ class Acts(Protocol):
         ...
 
 
-@frozen
+@define
 class PlainActs:
     """One statement an act."""
 
@@ -76,6 +85,8 @@ class PlainActs:
     frame: Frame
     executor: Executor
     task: Task
+    # A plain plan writes at once.
+    journal: Journal | None = None
 
     def claim(self) -> bool:
         """Take the claim; False for a duplicate."""

@@ -37,6 +37,8 @@ from statifier_router.errors import (
 
 T = TypeVar("T")
 
+_WAIT = "_statifier_router_wait"
+
 # Names come from here alone: nothing a caller supplies ever reaches a savepoint's name.
 _savepoints = itertools.count(1)
 
@@ -244,8 +246,21 @@ def _check_open(connection: Connection) -> None:
 
 
 def _note_wait(error: BaseException, frame: Frame) -> None:
-    if frame.waiting_for is not None:
-        error.__dict__.setdefault("_statifier_router_waiting_for", frame.waiting_for)
+    """Keep on the error what was being waited for, or how to find out: the frame is about to end."""
+    if not hasattr(error, _WAIT):
+        setattr(error, _WAIT, (frame.waiting_for, frame.suspect))
+
+
+def _waited_for(config: Config, error: Exception, borrowed: Connection | None) -> str | None:
+    """The execution whose lock was waited for in vain, None for a claim or an address."""
+    execution_id: str | None
+    execution_id, suspect = getattr(error, _WAIT, (None, None))
+    if suspect is None:
+        return execution_id
+    if borrowed is not None:
+        return suspect(borrowed)
+    with config.writer.connect() as connection:
+        return suspect(connection)
 
 
 def raise_translated(
@@ -266,14 +281,20 @@ def raise_translated(
     if trouble.kind == "schema":
         _probe_schema(config, error, borrowed)
         raise error
-    raise _told(error, trouble, binding_id, borrowed=borrowed is not None) from error
+    raise _told(config, error, trouble, binding_id, borrowed) from error
 
 
-def _told(error: Exception, trouble: Trouble, binding_id: str | None, *, borrowed: bool) -> DeliveryError:
+def _told(
+    config: Config,
+    error: Exception,
+    trouble: Trouble,
+    binding_id: str | None,
+    borrowed: Connection | None,
+) -> DeliveryError:
     if trouble.kind == "busy":
-        waited_for = error.__dict__.get("_statifier_router_waiting_for")
+        waited_for = _waited_for(config, error, borrowed)
         return ExecutionBusy(waited_for, binding_id=binding_id)
-    if borrowed and dialect.is_serialization(error):
+    if borrowed is not None and dialect.is_serialization(error):
         return IsolationConflict(binding_id=binding_id)
     return DatabaseFault(trouble.sqlstate, binding_id=binding_id)
 

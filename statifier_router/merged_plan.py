@@ -1,0 +1,168 @@
+"""The merged plan: on PostgreSQL the acts of one delivery travel in two statements.
+
+The first act (`claim`) runs *open* and keeps what it answered; the acts that follow read from that.
+What the executor writes is kept until the last act (`record`), which writes it with the ledger row in
+one *close*. Whatever open could not decide, and every rarer path, is a plain statement: the body of a
+delivery is the same over both plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import define, field
+from sqlalchemy import Connection
+
+from statifier_router import claims, dialect, ledger
+from statifier_router.addresses import FRESH_LEVELS, Found
+from statifier_router.dialect import Row
+from statifier_router.errors import ExecutionExists, StaleRevision
+from statifier_router.executions import rows
+from statifier_router.executions.journal import NewInput
+from statifier_router.executor import Execution
+from statifier_router.merged_statements import (
+    ADDED,
+    EXECUTION,
+    FOUND,
+    ISOLATION,
+    closed_creation,
+    closed_step,
+    held,
+    opened,
+)
+from statifier_router.plain_plan import PlainActs
+from statifier_router.schema import Schema
+
+
+@define
+class Pending:
+    """The journal of one delivery: what its executor wrote, until it is written with the rest."""
+
+    created: Execution | None = None
+    before: Execution | None = None
+    after: Execution | None = None
+    moved: bool = False
+    inputs: list[NewInput] = field(factory=list)
+
+    def create(self, execution: Execution, inputs: Sequence[NewInput]) -> None:
+        """Keep the new execution; what the same delivery makes of it replaces it."""
+        self.created = execution
+        self.inputs.extend(inputs)
+
+    def move(self, before: Execution, after: Execution, inputs: Sequence[NewInput], *, moved: bool) -> None:
+        """Keep the execution's changes."""
+        self.inputs.extend(inputs)
+        if self.created is not None:
+            self.created = after
+            return
+        self.before, self.after, self.moved = before, after, moved
+
+
+@define
+class MergedActs(PlainActs):
+    """Open at the first act, close at the last."""
+
+    # The id to insert where the address is absent; None where a host's own function mints ids, which
+    # must not be asked for one that is not needed.
+    minted: str | None = None
+    journal: Pending = field(factory=Pending)
+    _opened: Row | None = None
+
+    def claim(self) -> bool:
+        """Run open."""
+        task = self.task
+        if task.create == "always_new":
+            return super().claim()
+        bound = self.frame.lock_timeout
+        values = claims.as_values(
+            task.claim, task.now, None if bound is None else dialect.lock_timeout_setting(bound)
+        )
+        values["at_scope"] = task.scope
+        values["at_document"] = task.document
+        values["at_key"] = task.key
+        adds = task.create == "if_absent" and self.minted is not None
+        if adds:
+            values["minted_id"] = self.minted
+        statement = opened(self.config.schema, bounded=bound is not None, adds=adds)
+        # Open waits for three things; which of them it was is asked only when a wait ran out.
+        self.frame.suspect = self._held
+        self._opened = statement.first(self.frame.connection, values)
+        self.frame.suspect = None
+        return self._opened is not None
+
+    def look_up(self) -> Found:
+        """What open found; read again where a second look is asked for, or a `never` plan missed."""
+        row = self._opened
+        if row is None:
+            return super().look_up()
+        if row[FOUND] is None and row[ADDED] is None:
+            undecided = self.task.create == "never" or self.minted is not None
+            self._opened = None
+            if undecided:
+                return super().look_up()
+        return Found(row[FOUND], row[ISOLATION] in FRESH_LEVELS)
+
+    def add_address(self, execution_id: str) -> bool:
+        """Whether open inserted it; a plain insert where open did not try, or must be tried again."""
+        row, self._opened = self._opened, None
+        if row is not None and row[ADDED] is not None:
+            return True
+        return super().add_address(execution_id)
+
+    def lock(self, execution_id: str) -> Execution | None:
+        """The execution that open locked and read; a plain locked read decides what it did not see."""
+        row, self._opened = self._opened, None
+        if row is not None and row[EXECUTION] == execution_id:
+            return rows.from_row(row[EXECUTION:])
+        return super().lock(execution_id)
+
+    def _held(self, connection: Connection) -> str | None:
+        """The execution that a delivery to this address waits for, None where it waits for less."""
+        task = self.task
+        place = {"scope": task.scope, "document": task.document, "key": task.key}
+        row = held(self.config.schema).first(connection, place)
+        return None if row is None else str(row[0])
+
+    def record(self, outcome: str, *, execution_id: str | None, reason: str | None) -> None:
+        """Run close, or write the ledger row alone where the executor wrote nothing."""
+        pending = self.journal
+        entry = self._entry(outcome, execution_id, reason)
+        if pending.created is not None:
+            close_creation(self.frame.connection, self.config.schema, pending, entry)
+        elif pending.before is not None and pending.after is not None:
+            close_step(self.frame.connection, self.config.schema, pending, entry)
+        else:
+            ledger.write(self.frame.connection, self.config.schema, entry)
+
+
+def close_creation(connection: Any, schema: Schema, pending: Pending, entry: ledger.Entry) -> None:
+    """Write a creation whole. Raises `ExecutionExists` where the id is taken."""
+    assert pending.created is not None
+    values = _prefixed("execution", rows.as_values(pending.created)) | _rest(pending, entry)
+    statement = closed_creation(schema, len(pending.inputs))
+    if statement.first(connection, values) is None:
+        raise ExecutionExists(pending.created.id)
+
+
+def close_step(connection: Any, schema: Schema, pending: Pending, entry: ledger.Entry) -> None:
+    """Write a step whole. Raises `StaleRevision` where the execution moved on."""
+    assert pending.before is not None
+    assert pending.after is not None
+    changes = rows.changes_of(pending.before, pending.after, moved=pending.moved)
+    where = {name: changes.pop(name) for name in ("execution_id", "from_revision")}
+    values = where | _prefixed("execution", changes) | _rest(pending, entry)
+    statement = closed_step(schema, len(pending.inputs), moved=pending.moved)
+    if statement.first(connection, values) is None:
+        raise StaleRevision(pending.before.id, pending.before.revision)
+
+
+def _rest(pending: Pending, entry: ledger.Entry) -> dict[str, Any]:
+    values = _prefixed("ledger", ledger.as_values(entry))
+    for at, row in enumerate(pending.inputs):
+        values |= _prefixed(f"input_{at}", row.values())
+    return values
+
+
+def _prefixed(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}_{name}": value for name, value in values.items()}

@@ -1,0 +1,198 @@
+"""The two merged statements of a delivery on PostgreSQL: *open* and *close*.
+
+Open takes the claim, finds or adds the address, and locks and reads the execution, each part fed by
+the one before: a duplicate runs none of the rest. Close writes the execution, its input rows and
+the ledger row. Between them the chart is stepped.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    bindparam,
+    exists,
+    func,
+    insert,
+    literal_column,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from statifier_router.claims import taking
+from statifier_router.dialect import Prepared
+from statifier_router.schema import Schema
+
+# Columns of `opened`, before those of the execution.
+FOUND, ADDED, ISOLATION = 0, 1, 2
+EXECUTION = 3
+
+
+@lru_cache
+def opened(schema: Schema, *, bounded: bool, adds: bool) -> Prepared:
+    """Claim, address, execution. No row: a duplicate.
+
+    With `adds` an absent address is inserted with `minted_id`, or nothing where another delivery was
+    first. A row with neither `found` nor `added`, or with an address whose execution it did not see,
+    is undecided: what was committed while it waited is not in its snapshot.
+    """
+    addresses, executions = schema.addresses, schema.executions
+    claim = taking(schema, "postgresql", bounded=bounded).cte("claim")
+    found = (
+        select(addresses.c.execution_id)
+        .select_from(addresses.join(claim, true()))
+        .where(*(addresses.c[name] == bindparam(f"at_{name}") for name in ("scope", "document", "key")))
+        .cte("found")
+    )
+    names = ("scope", "document", "key", "execution_id", "inserted_at")
+    sources = ("at_scope", "at_document", "at_key", "minted_id", "now")
+    row = (
+        select(
+            *(
+                bindparam(source, type_=addresses.c[name].type)
+                for name, source in zip(names, sources, strict=True)
+            )
+        )
+        .select_from(claim)
+        .where(~exists(select(literal_column("1")).select_from(found)))
+    )
+    added: Any = (
+        upsert(addresses)
+        .from_select(names, row)
+        .on_conflict_do_nothing(index_elements=[addresses.c[name] for name in names[:3]])
+        .returning(addresses.c.execution_id)
+        .cte("added")
+    )
+    locked = (
+        select(*(executions.c[name] for name in EXECUTION_COLUMNS))
+        .where(executions.c.id == found.c.execution_id)
+        .with_for_update(key_share=True)
+        .lateral("locked")
+    )
+    joined = claim.outerjoin(found, true())
+    if adds:
+        joined = joined.outerjoin(added, true())
+    statement = select(
+        found.c.execution_id.label("found"),
+        (added.c.execution_id if adds else literal_column("NULL")).label("added"),
+        literal_column("current_setting('transaction_isolation')").label("isolation"),
+        *(locked.c[name] for name in EXECUTION_COLUMNS),
+    ).select_from(joined.outerjoin(locked, true()))
+    return Prepared(statement, instants=("created_at", "ended_at"))
+
+
+EXECUTION_COLUMNS = (
+    "id",
+    "document",
+    "scope",
+    "key",
+    "content_hash",
+    "interpreter",
+    "status",
+    "position",
+    "active",
+    "revision",
+    "failure",
+    "created_at",
+    "ended_at",
+)
+
+
+@lru_cache
+def held(schema: Schema) -> Prepared:
+    """The execution at this address where another transaction holds its row; no row otherwise."""
+    addresses, executions = schema.addresses, schema.executions
+    free = (
+        select(executions.c.id)
+        .where(executions.c.id == addresses.c.execution_id)
+        .with_for_update(key_share=True, skip_locked=True)
+        .lateral("free")
+    )
+    return Prepared(
+        select(addresses.c.execution_id)
+        .select_from(
+            addresses.join(executions, executions.c.id == addresses.c.execution_id).outerjoin(free, true())
+        )
+        .where(
+            *(addresses.c[name] == bindparam(name) for name in ("scope", "document", "key")),
+            free.c.id.is_(None),
+        )
+    )
+
+
+@lru_cache
+def closed_creation(schema: Schema, inputs: int) -> Prepared:
+    """The new execution in its final form, its `inputs` first input rows, and the ledger row.
+
+    No row: the id is taken, and nothing was written.
+    """
+    table = schema.executions
+    added: Any = (
+        upsert(table)
+        .values({column.name: bindparam(f"execution_{column.name}") for column in table.c})
+        .on_conflict_do_nothing(index_elements=[table.c.id])
+        .returning(table.c.id)
+        .cte("added")
+    )
+    numbers: list[Any] = [literal_column(str(number)) for number in range(inputs)]
+    return _closed(schema, added, [_input(schema, added, at, seq) for at, seq in enumerate(numbers)])
+
+
+@lru_cache
+def closed_step(schema: Schema, inputs: int, *, moved: bool) -> Prepared:
+    """The execution's changes at `from_revision`, its `inputs` next input rows, and the ledger row.
+
+    No row: the execution is no longer at that revision, and nothing was written.
+    """
+    table, log = schema.executions, schema.inputs
+    changes = ["status", "failure", "ended_at", *(("position", "active") if moved else ())]
+    stepped: Any = (
+        update(table)
+        .where(
+            table.c.id == bindparam("execution_id"),
+            table.c.revision == bindparam("from_revision"),
+        )
+        .values(
+            revision=table.c.revision + literal_column("1"),
+            **{name: bindparam(f"execution_{name}", type_=table.c[name].type) for name in changes},
+        )
+        .returning(table.c.id)
+        .cte("stepped")
+    )
+    last = (
+        select(func.max(log.c.seq).label("seq"))
+        .where(log.c.execution_id == bindparam("execution_id"))
+        .cte("last")
+    )
+    rows = []
+    for at in range(inputs):
+        following = func.coalesce(last.c.seq, literal_column("-1")) + literal_column(str(at + 1))
+        rows.append(_input(schema, stepped, at, following, last))
+    return _closed(schema, stepped, rows)
+
+
+def _input(schema: Schema, written: Any, at: int, seq: Any, *beside: Any) -> Any:
+    """One input row, inserted exactly when the execution's row was written."""
+    table = schema.inputs
+    names = [name for name in table.c.keys() if name not in ("execution_id", "seq")]
+    row = select(
+        written.c.id,
+        seq,
+        *(bindparam(f"input_{at}_{name}", type_=table.c[name].type) for name in names),
+    ).select_from(written.join(beside[0], true()) if beside else written)
+    return insert(table).from_select(["execution_id", "seq", *names], row).cte(f"input_{at}")
+
+
+def _closed(schema: Schema, written: Any, inputs: list[Any]) -> Prepared:
+    table = schema.ledger
+    names = [name for name in table.c.keys() if name != "id"]
+    row = select(*(bindparam(f"ledger_{name}", type_=table.c[name].type) for name in names)).select_from(
+        written
+    )
+    statement: Any = (
+        insert(table).from_select(names, row).returning(literal_column("1").label("written")).add_cte(*inputs)
+    )
+    return Prepared(statement)
