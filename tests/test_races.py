@@ -33,7 +33,7 @@ from statifier_router import (
 from tests.support import rows
 from tests.support.charts import NOW, Asked, Calling, delivery, envelope, obedient, registry, scans
 from tests.support.databases import Database
-from tests.support.locks import backend_pid, wait_until_one_is_blocked
+from tests.support.locks import NotBlocked, backend_pid, wait_until_one_is_blocked
 from tests.support.processes import Children, release_together
 from tests.support.proxy import Proxy
 from tests.support.workers import RELAY
@@ -81,9 +81,16 @@ def open_transaction(config: Any) -> Iterator[tuple[Connection, int]]:
         yield connection, pid
 
 
-def blocked(database: Database, by: int, count: int = 1) -> None:
-    """Return once `count` others wait for `by`."""
-    wait_until_one_is_blocked(database.bare_engine(), by=by, count=count)
+def blocked(database: Database, by: int, waiting: Future[Any]) -> None:
+    """Return once the server says that one other waits for `by`: it is `waiting`."""
+    try:
+        wait_until_one_is_blocked(database.bare_engine(), by=by)
+    except NotBlocked:
+        if waiting.done():
+            # What it raised tells more.
+            waiting.result()
+        raise
+    assert not waiting.done()
 
 
 def seen(config: Any, execution_id: str) -> Any:
@@ -106,8 +113,7 @@ def test_one_message_at_two_workers(postgresql, on_postgresql, beside, ending, e
     with open_transaction(one) as (connection, pid):
         first = deliver(one, SCANS, "P7", delivery("m-1"), connection=connection)
         second = beside(deliver, two, SCANS, "P7", delivery("m-1"))
-        blocked(postgresql, pid)
-        assert not second.done()
+        blocked(postgresql, pid, second)
         getattr(connection, ending)()
         answer = second.result(TIMEOUT)
     wanted = Delivered if exists else CreatedAndDelivered
@@ -150,8 +156,7 @@ def test_two_messages_for_one_new_address(postgresql, on_postgresql, beside, end
     with chart.creating(lambda data, now: created.append(data)), open_transaction(winner) as (held, pid):
         first = deliver(winner, SCANS, "P7", delivery("m-1"), connection=held)
         second = beside(deliver, loser, SCANS, "P7", delivery("m-2"))
-        blocked(postgresql, pid)
-        assert not second.done()
+        blocked(postgresql, pid, second)
         getattr(held, ending)()
         answer = second.result(TIMEOUT)
     if ending == "commit":
@@ -168,49 +173,50 @@ def test_two_messages_for_one_new_address(postgresql, on_postgresql, beside, end
     assert postgresql.logged_errors() == []
 
 
-class _Before:
-    """Does the next of its acts before the server sees each statement of a client on the addresses."""
+class _Reaping:
+    """An address that appears before a client's insert reaches the server, and is gone before the re-read."""
 
-    def __init__(self, *acts: Callable[[], None] | None) -> None:
-        self.left = list(acts)
+    def __init__(self, config: Config, times: int) -> None:
+        self._config = config
+        self._left = times
+        self._stands = False
         self.inserts = 0
 
     def __call__(self, n: int, sql: str) -> None:
-        if "_addresses" in sql:
-            self.inserts += sql.startswith("INSERT")
-            act = self.left.pop(0) if self.left else None
-            if act is not None:
-                act()
+        if "INSERT INTO statifier_router_addresses" in sql:
+            self.inserts += 1
+            if self._left:
+                self._left -= 1
+                self._appear()
+        elif "statifier_router_addresses" in sql and self._stands:
+            self._vanish()
 
+    def _appear(self) -> None:
+        row = {
+            "scope": "acme",
+            "document": "parcel",
+            "key": "P7",
+            "execution_id": "ex_other",
+            "inserted_at": NOW,
+        }
+        with self._config.engine.begin() as connection:
+            connection.execute(insert(self._config.schema.addresses).values(row))
+        self._stands = True
 
-def _appear_and_vanish(config: Any, name: str) -> tuple[Callable[[], None], Callable[[], None]]:
-    table = config.schema.addresses
-    row = {
-        "scope": "acme",
-        "document": "parcel",
-        "key": "P7",
-        "execution_id": name,
-        "inserted_at": NOW,
-    }
-
-    def appear() -> None:
-        with config.engine.begin() as connection:
-            connection.execute(insert(table).values(row))
-
-    def vanish() -> None:
-        with config.engine.begin() as connection:
-            connection.execute(delete(table).where(table.c.execution_id == name))
-
-    return appear, vanish
+    def _vanish(self) -> None:
+        table = self._config.schema.addresses
+        with self._config.engine.begin() as connection:
+            connection.execute(delete(table).where(table.c.execution_id == "ex_other"))
+        self._stands = False
 
 
 def test_an_address_that_is_reaped_in_the_instant_it_won(postgresql, on_postgresql):
     """The race is lost to a row that is gone at the re-read: insert again, and create."""
     other = on_postgresql()
-    acts = _Before(None, *_appear_and_vanish(other, "ex_other"))
-    with _through(postgresql, acts, other) as config:
+    reaping = _Reaping(other, 1)
+    with _through(postgresql, reaping, other) as config:
         assert isinstance(deliver(config, SCANS, "P7", delivery()), CreatedAndDelivered)
-    assert (acts.left, acts.inserts) == ([], 2)
+    assert reaping.inserts == 2
     found = rows.everything(other).counts()
     assert found == {"claims": 1, "addresses": 1, "executions": 1, "inputs": 2, "ledger": 1}
 
@@ -218,17 +224,20 @@ def test_an_address_that_is_reaped_in_the_instant_it_won(postgresql, on_postgres
 def test_an_address_that_is_reaped_each_time_it_wins(postgresql, on_postgresql):
     """Three tries at most: then it is the retryable `ExecutionBusy`, and nothing is written."""
     other = on_postgresql()
-    acts = _Before(None, *(act for n in range(3) for act in _appear_and_vanish(other, f"ex_{n}")))
-    with _through(postgresql, acts, other) as config, rows.written(other) as written:
-        with pytest.raises(ExecutionBusy) as caught:
-            deliver(config, SCANS, "P7", delivery())
+    reaping = _Reaping(other, 3)
+    with (
+        _through(postgresql, reaping, other) as config,
+        rows.written(other) as written,
+        pytest.raises(ExecutionBusy) as caught,
+    ):
+        deliver(config, SCANS, "P7", delivery())
     assert written.nothing
     assert (caught.value.execution_id, caught.value.binding_id) == (None, "scans")
-    assert (acts.left, acts.inserts) == ([], 3)
+    assert reaping.inserts == 3
 
 
 @contextmanager
-def _through(database: Database, on_statement: _Before, other: Config) -> Iterator[Config]:
+def _through(database: Database, on_statement: _Reaping, other: Config) -> Iterator[Config]:
     """A configuration like `other` whose connections go through a proxy."""
     with Proxy(database.url, on_statement) as proxy:
         engine = create_engine(proxy.url)
@@ -258,7 +267,7 @@ def test_two_steps_of_one_execution(database, configure, beside):
         assert reached.wait(TIMEOUT)
         second = beside(deliver, quick, scans(event="quick"), "P7", delivery("m-2"))
         if database.kind == "postgresql":
-            blocked(database, pid)
+            blocked(database, pid, second)
         else:
             _refused_while_held(configure(charts=slow.charts, lock_timeout=timedelta(milliseconds=20)))
         assert not second.done()
@@ -295,7 +304,7 @@ def test_a_step_waits_for_the_end_of_its_execution(postgresql, on_postgresql, be
         else:
             deliver(one, SCANS, "P7", delivery("m-1", data={"do": "finished"}), connection=connection)
         second = beside(deliver, two, SCANS, "P7", delivery("m-2"))
-        blocked(postgresql, pid)
+        blocked(postgresql, pid, second)
         getattr(connection, ending)()
         answer = second.result(TIMEOUT)
     messages = [one.message_id for one in executions.inputs(two, created.execution_id)]
