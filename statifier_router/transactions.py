@@ -253,9 +253,9 @@ def _note_wait(error: BaseException, frame: Frame) -> None:
 
 def _waited_for(config: Config, error: Exception, borrowed: Connection | None) -> str | None:
     """The execution whose lock was waited for in vain, None for a claim or an address."""
-    execution_id: str | None
-    suspect: Callable[[Connection], str | None] | None
-    execution_id, suspect = getattr(error, _WAIT, (None, None))
+    wait: tuple[str | None, Callable[[Connection], str | None] | None]
+    wait = getattr(error, _WAIT, (None, None))
+    execution_id, suspect = wait
     if suspect is None:
         return execution_id
     if borrowed is not None:
