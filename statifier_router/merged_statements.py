@@ -108,6 +108,7 @@ def held(schema: Schema) -> Prepared:
     free = (
         select(executions.c.id)
         .where(executions.c.id == addresses.c.execution_id)
+        .correlate(addresses)
         .with_for_update(key_share=True, skip_locked=True)
         .lateral("free")
     )
