@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +37,7 @@ from statifier_router.testing.scenarios import (
 
 _THREADS = 8
 _ROUNDS = 100
+_ELSEWHERE: dict[tuple[type, int], list[Any]] = {}
 
 
 class InterpreterContract(Scenarios):
@@ -59,16 +59,15 @@ class InterpreterContract(Scenarios):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         check_not_applicable(cls)
-        for name, test in list(InterpreterContract.__dict__.items()):
-            missing = [each for each in getattr(test, "needs", ()) if not cls.applies(each)]
-            if missing:
+        for name, test in list(vars(InterpreterContract).items()):
+            needed = getattr(test, "needs", ())
+            missing = [scenario for scenario in needed if not cls.applies(scenario)]
+            if needed:
+                setattr(cls, name, None if missing else test)
+            for scenario in needed:
                 # The report names what does not apply: nothing is left out in silence.
-                point = re.match(r"test_point_\d\d", name)
-                assert point is not None
-                setattr(cls, name, None)
-                setattr(cls, f"{point[0]}_{missing[0]}_does_not_apply", _does_not_apply(missing[0]))
-            elif getattr(cls, name) is None and callable(test):
-                setattr(cls, name, test)
+                stated = _does_not_apply(scenario) if scenario in missing else None
+                setattr(cls, f"{name[:13]}_{scenario}_does_not_apply", stated)
 
     # --- 1 ------------------------------------------------------------------------------------------
 
@@ -353,11 +352,13 @@ class InterpreterContract(Scenarios):
         return [answer.text for answer in course(chart, SCRIPTS[scenario])]
 
 
-@functools.lru_cache(maxsize=4)
 def _whole_courses(kind: type[InterpreterContract], seed: int) -> list[Any]:
     """Every scripted course in a process of its own; two points ask for the same one."""
-    courses = [(scenario, None, SCRIPTS[scenario]) for scenario in kind.scripted_scenarios()]
-    return list(elsewhere(kind, courses, seed=seed))
+    asked = kind, seed
+    if asked not in _ELSEWHERE:
+        courses = [(scenario, None, SCRIPTS[scenario]) for scenario in kind.scripted_scenarios()]
+        _ELSEWHERE[asked] = elsewhere(kind, courses, seed=seed)
+    return _ELSEWHERE[asked]
 
 
 def _does_not_apply(scenario: str) -> Callable[[Any], None]:
