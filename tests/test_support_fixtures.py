@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -10,6 +11,7 @@ from sqlalchemy import text
 import statifier_router as sr
 from statifier_router import migrations
 from statifier_router.interpreters import function
+from tests.support import databases
 from tests.support.databases import Database
 from tests.support.folding import Configs
 
@@ -30,10 +32,14 @@ def _deliver(config: sr.Config, message_id: str) -> sr.Outcome:
     return sr.deliver_event(config, plan, "parcel-1", envelope)
 
 
-def _config(make_config: Configs, database: Database) -> sr.Config:
+def _charts() -> sr.ChartRegistry:
     charts = sr.ChartRegistry()
     charts.publish("parcel", _counter())
-    config: sr.Config = make_config(database, charts=charts)
+    return charts
+
+
+def _config(make_config: Configs, database: Database) -> sr.Config:
+    config: sr.Config = make_config(database, charts=_charts())
     return config
 
 
@@ -63,6 +69,20 @@ def test_each_log_is_folded(database: Database, make_config: Configs) -> None:
     _deliver(config, "m1")
     _deliver(config, "m2")
     assert make_config.fold() == 1
+
+
+def test_a_relative_path_is_found_again(
+    unmigrated_sqlite: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A configuration made in another directory is folded on the file that it meant there."""
+    configs = Configs()
+    monkeypatch.chdir(tmp_path)
+    databases.migrate("sqlite:///here.db")
+    config = configs(unmigrated_sqlite, engine=sr.create_engine("sqlite:///here.db"), charts=_charts())
+    _deliver(config, "m1")
+    config.engine.dispose()
+    monkeypatch.chdir("/")
+    assert configs.fold() == 1
 
 
 @pytest.mark.no_fold("the position is damaged, to see that the fold notices")
