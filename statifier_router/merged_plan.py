@@ -20,12 +20,13 @@ from statifier_router.dialect import Row
 from statifier_router.errors import ExecutionExists, StaleRevision
 from statifier_router.executions import rows
 from statifier_router.executions.journal import NewInput
-from statifier_router.executor import Execution
+from statifier_router.executor import TERMINAL, Execution
 from statifier_router.merged_statements import (
     ADDED,
     EXECUTION,
     FOUND,
     ISOLATION,
+    STATUS,
     closed_creation,
     closed_step,
     held,
@@ -101,6 +102,10 @@ class MergedActs(PlainActs):
             self._opened = None
             if undecided:
                 return super().look_up()
+        if row[STATUS] in TERMINAL:
+            # While open waited the address may have been reaped, and given anew: only a statement of
+            # its own sees that, and a message must not be dropped for an execution that it is not for.
+            return super().look_up()
         return Found(row[FOUND], row[ISOLATION] in FRESH_LEVELS)
 
     def add_address(self, execution_id: str) -> bool:

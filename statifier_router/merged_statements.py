@@ -30,6 +30,24 @@ from statifier_router.schema import Schema
 FOUND, ADDED, ISOLATION = 0, 1, 2
 EXECUTION = 3
 
+EXECUTION_COLUMNS = (
+    "id",
+    "document",
+    "scope",
+    "key",
+    "content_hash",
+    "interpreter",
+    "status",
+    "position",
+    "active",
+    "revision",
+    "failure",
+    "created_at",
+    "ended_at",
+)
+
+STATUS = EXECUTION + EXECUTION_COLUMNS.index("status")
+
 
 @lru_cache
 def opened(schema: Schema, *, bounded: bool, adds: bool) -> Prepared:
@@ -82,23 +100,6 @@ def opened(schema: Schema, *, bounded: bool, adds: bool) -> Prepared:
         *(locked.c[name] for name in EXECUTION_COLUMNS),
     ).select_from(joined.outerjoin(locked, true()))
     return Prepared(statement, instants=("created_at", "ended_at"))
-
-
-EXECUTION_COLUMNS = (
-    "id",
-    "document",
-    "scope",
-    "key",
-    "content_hash",
-    "interpreter",
-    "status",
-    "position",
-    "active",
-    "revision",
-    "failure",
-    "created_at",
-    "ended_at",
-)
 
 
 @lru_cache
