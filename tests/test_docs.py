@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+import statifier_router
+from statifier_router import (
+    CreatedAndDelivered,
+    Delivered,
+    DeliveryError,
+    Dropped,
+    Duplicate,
+    KeyRefused,
+    Tables,
+)
+from statifier_router.cli.program import program
+from statifier_router.schema import schema_of
 from tests.support import pages
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -48,6 +62,68 @@ def test_a_how_to_guide(page, database, folder, names, monkeypatch):
     monkeypatch.setenv("DATABASE_URL", database.url)
     pages.run(DOCS / "how-to" / "index.md", folder, names)
     pages.run(page, folder, names)
+
+
+REFERENCE = (DOCS / "reference.md").read_text(encoding="utf-8")
+
+
+def _documented(name: str) -> bool:
+    """By autodoc, by name, or as a module whose members are."""
+    named = rf"auto\w+:: (statifier_router\.)?{name}$|`{name}`|automodule:: statifier_router\.{name}$"
+    return bool(re.search(named, REFERENCE, re.MULTILINE))
+
+
+def test_the_reference_has_every_public_name():
+    """A name that is exported and not on the page is one that nobody can rely on."""
+    described = {"interpreters", *(n for n in statifier_router.__all__ if _is_error(n))}
+    assert [
+        name for name in statifier_router.__all__ if name not in described and not _documented(name)
+    ] == []
+
+
+def _is_error(name: str) -> bool:
+    """The errors are documented as one module."""
+    found = getattr(statifier_router.errors, name, None)
+    return isinstance(found, type) and found.__module__ == "statifier_router.errors"
+
+
+def test_the_reference_has_every_table_and_column():
+    """The page is what an operator reads before a query, so it must not fall behind the schema."""
+    tables = Tables()
+    for table in schema_of(tables).metadata.tables.values():
+        name = table.name.removeprefix(tables.prefix)
+        row = re.search(rf"^\| `{name}` \|[^|]*\|([^|]*)\|$", REFERENCE, re.MULTILINE)
+        assert row, f"the table {name} is not on the page"
+        told = re.findall(r"`(\w+)`(\??)", row.group(1))
+        assert told == [(column.name, "?" if column.nullable else "") for column in table.columns], name
+
+
+def test_the_reference_has_every_command():
+    """A command that the page does not name is found by nobody."""
+    rows = dict(re.findall(r"^\| `([a-z]+)([^`]*)` \|", REFERENCE, re.MULTILINE))
+    for name, command in program.commands.items():
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and not {"--config", "--json"} & {*parameter.opts}:
+                assert parameter.opts[0] in rows[name], f"{name} {parameter.opts[0]}"
+    assert set(program.commands) <= set(rows)
+
+
+def test_the_reference_has_every_outcome_and_fault():
+    """Spellings in the ledger, and for each error of a delivery whether a retry may mend it."""
+    for outcome in (
+        CreatedAndDelivered("b", "e"),
+        Delivered("b", "e"),
+        Duplicate("b"),
+        Dropped("b", "no_execution"),
+        Dropped("b", "finished"),
+        Dropped("b", "unmatched_event"),
+        KeyRefused("b", "key", "d"),
+    ):
+        assert f"| `{outcome.recorded}` |" in REFERENCE
+    for error in DeliveryError.__subclasses__():
+        if error.__module__ == "statifier_router.errors":
+            wanted = f"| {error.fault} | {'yes' if error.retryable else 'no'} |"
+            assert re.search(rf"`{error.__name__}`[^|]*{re.escape(wanted)}", REFERENCE), error
 
 
 def test_every_page_is_in_the_contents():
