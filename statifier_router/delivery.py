@@ -47,7 +47,7 @@ from statifier_router.plain_plan import Acts, PlainActs
 from statifier_router.steps import Chart
 from statifier_router.tasks import Task
 from statifier_router.text import NAME_LIMIT, checked
-from statifier_router.transactions import refuse_open_step, run
+from statifier_router.transactions import refuse_ended, refuse_open_step, run
 
 Effects = Callable[[KeyedEffect], EffectRefused | None]
 # Makes the handler of one execution's effects, for the delivery that is running.
@@ -114,6 +114,7 @@ def _deliver(d: _Delivering) -> Outcome:
         outcome, reason = _create(d, execution_id)
     else:
         outcome, reason = _existing(d, execution_id)
+    refuse_ended(d.frame.connection)
     d.acts.record(outcome.recorded, execution_id=getattr(outcome, "execution_id", None), reason=reason)
     return outcome
 
@@ -173,6 +174,7 @@ class _StaleSnapshot(IsolationConflict, ConfigError):
 
 def _create(d: _Delivering, execution_id: str) -> tuple[Outcome, str | None]:
     chart = charts.for_document(d.config, d.task.scope, d.task.document)
+    refuse_ended(d.frame.connection)
     with ambient.stepping(d.frame, execution_id):
         created = d.acts.create(_context(d, execution_id), execution_id, chart)
     _refuse_failed(d.config, created)

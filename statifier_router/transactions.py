@@ -245,6 +245,15 @@ def _check_open(connection: Connection) -> None:
         raise DatabaseFault(None)
 
 
+def refuse_ended(connection: Connection) -> None:
+    """Raise where host code, which has just run, has left no transaction to go on in.
+
+    It may have met and swallowed a fault on which SQLite rolls back by itself.
+    """
+    if dialect.has_ended(connection):
+        raise DatabaseFault(None)
+
+
 def _note_wait(error: BaseException, frame: Frame) -> None:
     """Keep on the error what was being waited for, or how to find out: the frame is about to end."""
     if not hasattr(error, _WAIT):

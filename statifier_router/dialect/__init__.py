@@ -3,6 +3,7 @@
 from statifier_router.dialect.common import Kind, kind
 from statifier_router.dialect.connections import (
     check_borrowed,
+    has_ended,
     lock_timeout_setting,
     restore_busy_timeout,
     set_busy_timeout,
@@ -36,6 +37,7 @@ __all__ = [
     "check_borrowed",
     "check_prepared",
     "create_engine",
+    "has_ended",
     "insert_into",
     "is_prepared",
     "is_serialization",

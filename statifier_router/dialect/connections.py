@@ -59,6 +59,20 @@ def still_open(connection: Connection) -> bool:
     return bool(held.info.transaction_status == TransactionStatus.INTRANS)
 
 
+def has_ended(connection: Connection) -> bool:
+    """Whether this transaction is over although nobody here ended it; it sends none.
+
+    The next statement would then commit alone. One that PostgreSQL has aborted, or that broke with
+    its connection, is not over: it refuses the next statement by itself.
+    """
+    if connection.closed or connection.invalidated:
+        return True
+    held = driver(connection)
+    if kind(connection) == "sqlite":
+        return not held.in_transaction
+    return bool(held.info.transaction_status == TransactionStatus.IDLE)
+
+
 def lock_timeout_setting(timeout: timedelta) -> str:
     """The timeout as PostgreSQL's `lock_timeout` takes it; never 0, which would be no limit.
 

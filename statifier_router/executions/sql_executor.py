@@ -31,7 +31,7 @@ from statifier_router.jsontext import Json, plain
 from statifier_router.messages import Event
 from statifier_router.steps import Chart, Send, Step
 from statifier_router.text import error_text
-from statifier_router.transactions import travels
+from statifier_router.transactions import refuse_ended, travels
 
 
 class SQLExecutor:
@@ -190,6 +190,7 @@ def _hand_on(
     context: StepContext, execution_id: str, revision: int, chart: Chart, answer: Step
 ) -> tuple[Step, list[NewInput]]:
     """Hand the effects on, then let the chart hear each refusal: one wave, never a second."""
+    refuse_ended(context.connection)
     refusals = _hand_on_wave(context, execution_id, revision, answer, wave=0)
     step = answer
     reentries: list[NewInput] = []
