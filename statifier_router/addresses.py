@@ -259,6 +259,9 @@ def reap(
         deletions: list[int] = []
         for row in page:
             horizon = horizons.get(row.document, timedelta(0))
+            if row.execution_id in frame.stepping:
+                # Its row may still be to be written, at the end of the delivery that calls this.
+                continue
             if row.terminal_seen_at is None:
                 state = ended[row.execution_id]
                 if state == "gone" or (state == "ended" and horizon == timedelta(0)):
