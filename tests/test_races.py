@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from statifier_router import (
     Config,
@@ -33,71 +32,42 @@ from statifier_router import (
 from tests.support import rows
 from tests.support.charts import NOW, Asked, Calling, delivery, envelope, obedient, registry, scans
 from tests.support.databases import Database
-from tests.support.locks import NotBlocked, backend_pid, wait_until_one_is_blocked
 from tests.support.processes import Children, release_together
 from tests.support.proxy import Proxy
+from tests.support.racing import (
+    MOMENT,
+    PLANS,
+    TIMEOUT,
+    Beside,
+    WritingPlainly,
+    blocked,
+    configuring,
+    open_transaction,
+    seen,
+    threads,
+)
 from tests.support.workers import RELAY
 
 SCANS = scans()
-# A wait in these tests ends when the test lets it; the bound only ends a test that fails.
-PATIENCE = timedelta(seconds=60)
-TIMEOUT = 90
-
-Beside = Callable[..., "Future[Any]"]
 
 
 @pytest.fixture
 def beside() -> Iterator[Beside]:
     """Runs a function in a thread of its own, beside the test."""
-    with ThreadPoolExecutor(8) as pool:
-        yield pool.submit
+    with threads() as beside:
+        yield beside
 
 
 @pytest.fixture
 def configure(database, make_config):
-    """Configurations on either database, each with an engine of its own."""
-    return _configuring(database, make_config)
+    """Configurations on either database."""
+    return configuring(database, make_config)
 
 
-@pytest.fixture
-def on_postgresql(postgresql, make_config):
-    """Configurations on PostgreSQL, each with an engine of its own."""
-    return _configuring(postgresql, make_config)
-
-
-def _configuring(database: Database, make_config: Any) -> Callable[..., Any]:
-    def configure(**kw: Any) -> Any:
-        kw.setdefault("charts", registry(parcel=obedient()))
-        return make_config(database, **({"lock_timeout": PATIENCE} | kw))
-
-    return configure
-
-
-@contextmanager
-def open_transaction(config: Any) -> Iterator[tuple[Connection, int]]:
-    """A host's transaction, left open until the test ends it; and the server's process behind it."""
-    with config.engine.connect() as connection:
-        pid = backend_pid(connection) if connection.dialect.name == "postgresql" else 0
-        yield connection, pid
-
-
-def blocked(database: Database, by: int, waiting: Future[Any]) -> None:
-    """Return once the server says that one other waits for `by`: it is `waiting`."""
-    try:
-        wait_until_one_is_blocked(database.bare_engine(), by=by)
-    except NotBlocked:
-        if waiting.done():
-            # What it raised tells more.
-            waiting.result()
-        raise
-    assert not waiting.done()
-
-
-def seen(config: Any, execution_id: str) -> Any:
-    """What moved the execution, in order."""
-    execution = executions.fetch(config, execution_id)
-    assert execution is not None
-    return execution.position["seen"]
+@pytest.fixture(params=PLANS)
+def on_postgresql(request, postgresql, make_config):
+    """Configurations on PostgreSQL, under each plan of statements."""
+    return configuring(postgresql, make_config, request.param)
 
 
 # --- one message, one address, one execution ----------------------------------------------------------
@@ -129,8 +99,8 @@ def test_one_message_at_two_workers(postgresql, on_postgresql, beside, ending, e
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 def test_one_message_at_two_workers_on_sqlite(sqlite, make_config, beside, ending):
     """Trap 2. The second worker gets nowhere while the first is open; then the same outcomes."""
-    configure = _configuring(sqlite, make_config)
-    one, two, hasty = configure(), configure(), configure(lock_timeout=timedelta(milliseconds=20))
+    configure = configuring(sqlite, make_config)
+    one, two, hasty = configure(), configure(), configure(lock_timeout=MOMENT)
     with open_transaction(one) as (connection, _):
         deliver(one, SCANS, "P7", delivery("m-1"), connection=connection)
         second = beside(deliver, two, SCANS, "P7", delivery("m-1"))
@@ -210,9 +180,9 @@ class _Reaping:
         self._stands = False
 
 
-def test_an_address_that_is_reaped_in_the_instant_it_won(postgresql, on_postgresql):
+def test_an_address_that_is_reaped_in_the_instant_it_won(postgresql, make_config):
     """The race is lost to a row that is gone at the re-read: insert again, and create."""
-    other = on_postgresql()
+    other = configuring(postgresql, make_config)()
     reaping = _Reaping(other, 1)
     with _through(postgresql, reaping, other) as config:
         assert isinstance(deliver(config, SCANS, "P7", delivery()), CreatedAndDelivered)
@@ -221,9 +191,9 @@ def test_an_address_that_is_reaped_in_the_instant_it_won(postgresql, on_postgres
     assert found == {"claims": 1, "addresses": 1, "executions": 1, "inputs": 2, "ledger": 1}
 
 
-def test_an_address_that_is_reaped_each_time_it_wins(postgresql, on_postgresql):
+def test_an_address_that_is_reaped_each_time_it_wins(postgresql, make_config):
     """Three tries at most: then it is the retryable `ExecutionBusy`, and nothing is written."""
-    other = on_postgresql()
+    other = configuring(postgresql, make_config)()
     reaping = _Reaping(other, 3)
     with (
         _through(postgresql, reaping, other) as config,
@@ -238,11 +208,65 @@ def test_an_address_that_is_reaped_each_time_it_wins(postgresql, on_postgresql):
 
 @contextmanager
 def _through(database: Database, on_statement: _Reaping, other: Config) -> Iterator[Config]:
-    """A configuration like `other` whose connections go through a proxy."""
+    """A configuration like `other` whose connections go through a proxy, one statement an act."""
     with Proxy(database.url, on_statement) as proxy:
         engine = create_engine(proxy.url)
-        yield Config(engine, charts=other.charts)
+        yield Config(engine, charts=other.charts, executor=WritingPlainly())
         engine.dispose()
+
+
+@contextmanager
+def _waiting_for_its_claim(
+    database: Database, configure: Any, beside: Beside
+) -> Iterator[tuple[Any, Callable[[], Any]]]:
+    """A delivery of `m-1` to `P7` that waits for its claim: a configuration to use meanwhile, and its end."""
+    one, two = configure(), configure()
+    with open_transaction(one) as (connection, pid):
+        deliver(one, SCANS, "elsewhere", delivery("m-1"), connection=connection)
+        second = beside(deliver, two, SCANS, "P7", delivery("m-1"))
+        blocked(database, pid, second)
+
+        def end() -> Any:
+            connection.rollback()
+            return second.result(TIMEOUT)
+
+        yield one, end
+
+
+def test_an_address_that_appears_while_a_claim_is_waited_for(postgresql, on_postgresql, beside):
+    """What was committed during the wait counts, whenever the address was first looked for."""
+    with _waiting_for_its_claim(postgresql, on_postgresql, beside) as (config, end):
+        created = deliver(config, SCANS, "P7", delivery("m-2"))
+        assert end() == Delivered("scans", created.execution_id)
+    assert len(seen(config, created.execution_id)) == 2
+
+
+def test_a_step_while_a_claim_is_waited_for(postgresql, on_postgresql, beside):
+    """The execution is stepped from where it stands after the wait, not from where it stood before."""
+    created = deliver(on_postgresql(), SCANS, "P7", delivery("m-0"))
+    with _waiting_for_its_claim(postgresql, on_postgresql, beside) as (config, end):
+        deliver(config, SCANS, "P7", delivery("m-2"))
+        assert end() == Delivered("scans", created.execution_id)
+    inputs = executions.inputs(config, created.execution_id)
+    assert [one.message_id for one in inputs] == ["m-0", "m-0", "m-2", "m-1"]
+
+
+def test_an_address_that_is_given_anew_while_a_claim_is_waited_for(postgresql, on_postgresql, beside):
+    """The execution that is at the address after the wait is stepped, not the finished one before it."""
+    deliver(on_postgresql(), SCANS, "P7", delivery("m-0", data={"do": "finished"}))
+    with _waiting_for_its_claim(postgresql, on_postgresql, beside) as (config, end):
+        assert addresses.reap(config, []).deleted == 1
+        created = deliver(config, SCANS, "P7", delivery("m-2"))
+        assert isinstance(created, CreatedAndDelivered)
+        assert end() == Delivered("scans", created.execution_id)
+
+
+def test_an_address_that_is_reaped_while_a_claim_is_waited_for(postgresql, on_postgresql, beside):
+    """An address that is gone after the wait is made anew, and a new execution with it."""
+    deliver(on_postgresql(), SCANS, "P7", delivery("m-0", data={"do": "finished"}))
+    with _waiting_for_its_claim(postgresql, on_postgresql, beside) as (config, end):
+        assert addresses.reap(config, []).deleted == 1
+        assert isinstance(end(), CreatedAndDelivered)
 
 
 # --- steps of one execution -----------------------------------------------------------------------------
@@ -269,7 +293,7 @@ def test_two_steps_of_one_execution(database, configure, beside):
         if database.kind == "postgresql":
             blocked(database, pid, second)
         else:
-            _refused_while_held(configure(charts=slow.charts, lock_timeout=timedelta(milliseconds=20)))
+            _refused_while_held(configure(charts=slow.charts, lock_timeout=MOMENT))
         assert not second.done()
         go.set()
         assert first.result(TIMEOUT) == second.result(TIMEOUT) == Delivered("scans", created.execution_id)
@@ -321,7 +345,7 @@ def test_a_step_waits_for_the_end_of_its_execution(postgresql, on_postgresql, be
 
 def test_while_one_key_is_held_another_goes_on(postgresql, on_postgresql):
     """Trap 16. Deliveries of different keys never wait for each other, whether they create or step."""
-    one, two = on_postgresql(), on_postgresql(lock_timeout=timedelta(milliseconds=50))
+    one, two = on_postgresql(), on_postgresql(lock_timeout=MOMENT)
     deliver(one, SCANS, "there", delivery("m-0"))
     deliver(one, SCANS, "elsewhere", delivery("m-1"))
     with open_transaction(one) as (connection, _):
@@ -433,7 +457,7 @@ def test_a_deadlock_is_retried_whole(postgresql, on_postgresql, beside, swallowe
 
 def test_no_reaper_waits_for_a_delivery(on_postgresql):
     """Claims, addresses and executions that a delivery holds are passed over, not waited for."""
-    one, two = on_postgresql(), on_postgresql(lock_timeout=timedelta(milliseconds=50))
+    one, two = on_postgresql(), on_postgresql(lock_timeout=MOMENT)
     short = scans(dedupe=Dedupe(timedelta(seconds=1)))
     ended = deliver(one, short, "P7", delivery("m-1", data={"do": "finished"}))
     later = NOW + timedelta(days=1)
@@ -454,7 +478,7 @@ def test_no_reaper_waits_for_a_delivery(on_postgresql):
 
 def test_an_uncommitted_address_is_reaped_by_nobody(on_postgresql):
     """A reaper sees neither the address nor the execution of a delivery that is still open."""
-    one, two = on_postgresql(), on_postgresql(lock_timeout=timedelta(milliseconds=50))
+    one, two = on_postgresql(), on_postgresql(lock_timeout=MOMENT)
     with open_transaction(one) as (connection, _):
         deliver(one, SCANS, "P7", delivery(), connection=connection)
         assert addresses.reap(two, [], now=NOW) == addresses.Reaped(stamped=0, deleted=0, next=None)
