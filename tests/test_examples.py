@@ -7,13 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from statifier_router import Config, Tables
+from statifier_router import Config, Event, Tables
 
 ROOT = Path(__file__).parents[1]
 GITHUB = ROOT / "examples" / "github"
@@ -132,8 +133,8 @@ def test_without_a_url_a_temporary_file_is_used(payloads):
     """No database has to be there, and the states are told."""
     done = run(payloads)
     assert counts(done)["passes"] == [FIRST, SECOND]
-    assert "octo/repo#12" in done.stdout
-    assert "merged" in done.stdout
+    states = {line.split()[1]: line.split()[2] for line in done.stdout.splitlines() if "octo/repo#" in line}
+    assert states == {"octo/repo#3": "gone", "octo/repo#12": "merged", "octo/repo#7": "queued"}
 
 
 def test_check_fails_where_the_counts_differ(payloads):
@@ -149,6 +150,48 @@ def test_the_expected_counts_are_complete():
     first, second = expected.pop("passes")
     assert sum(first.values()) == sum(second.values()) == sum(expected.values()) / 2
     assert set(second) <= {"duplicate", "no_match", "unrouted", "key_refused"}
+
+
+def stepped(charts: ModuleType, document: str, *events: tuple[str, dict[str, Any]]) -> Any:
+    """The active states and the position after these events, each of which the chart must take."""
+    chart = charts.charts().resolve("", document)
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    step = chart.create(data={"execution": {}}, now=now)
+    for number, (name, data) in enumerate(events):
+        step = chart.step(step.position, Event(name, data), event_id=f"m-{number}", now=now)
+        assert step.outcome == "moved", name
+        assert step.errors == (), name
+    return step
+
+
+def test_a_push_takes_an_approval_back(charts):
+    """Life and review are two regions, which one event may move at once."""
+    approval = ("reviewed", {"review": {"state": "approved"}})
+    assert stepped(charts, "pull_request", approval).active == ("open", "approved")
+    pushed = stepped(charts, "pull_request", approval, ("pushed_to", {}))
+    assert pushed.active == ("open", "unreviewed")
+    merged = stepped(charts, "pull_request", approval, ("merged", {}))
+    assert (merged.active, merged.status) == (("merged",), "completed")
+
+
+def test_a_reopened_issue_is_as_it_was(charts):
+    """Its history knows whether somebody had looked at it before it was closed."""
+    for before, active in ([], "untriaged"), ([("triaged", {})], "triaged"):
+        again = stepped(charts, "issue", *before, ("closed", {}), ("reopened", {}))
+        assert again.active == (active,)
+
+
+def test_a_run_keeps_the_jobs_that_failed(charts):
+    """Jobs come before and after the run itself; its conclusion ends it."""
+    failed = ("job_completed", {"workflow_job": {"name": "lint", "conclusion": "failure"}})
+    passed = ("job_completed", {"workflow_job": {"name": "test", "conclusion": "success"}})
+    running = stepped(charts, "workflow_run", failed, passed)
+    assert running.active == ("running",)
+    assert running.position["data"]["failed_jobs"] == ["lint"]
+    ended = stepped(
+        charts, "workflow_run", failed, ("completed", {"workflow_run": {"conclusion": "failure"}})
+    )
+    assert (ended.active, ended.status) == (("failed",), "completed")
 
 
 @pytest.mark.parametrize(

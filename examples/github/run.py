@@ -153,7 +153,7 @@ def _print_executions(config: Config) -> None:
         execution = executions.fetch(config, execution_id)
         assert execution is not None
         who = f"{execution.document:14} {execution.key:44}"
-        print(f"  {who} {', '.join(execution.active):12} {execution.revision:3} steps, {execution.status}")
+        print(f"  {who} {', '.join(execution.active):18} {execution.revision:3} steps, {execution.status}")
     print()
 
 
