@@ -5,109 +5,31 @@ What a step changes is never indexed, so that PostgreSQL can update an execution
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 from sqlalchemy import (
-    BigInteger,
     Boolean,
     CheckConstraint,
     Column,
-    DateTime,
     Identity,
     Index,
     Integer,
     MetaData,
     PrimaryKeyConstraint,
     Table,
-    Text,
     UniqueConstraint,
-    cast,
     text,
 )
-from sqlalchemy.types import TypeDecorator, UserDefinedType
 
-from statifier_router.clock import as_utc
+from statifier_router.columns import BIG, IDENTITY, NAME, Instant, JsonText
 from statifier_router.tables import Tables
 
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Dialect
-    from sqlalchemy.types import TypeEngine
+__all__ = ["NOT_TERMINAL", "TERMINAL", "Instant", "JsonText", "Schema", "schema_of"]
 
 TERMINAL = "status IN ('completed', 'failed', 'cancelled')"
 NOT_TERMINAL = "status NOT IN ('completed', 'failed', 'cancelled')"
-
-
-class _IsoInstant(TypeDecorator[datetime]):
-    """An instant as text of one width, so that the order of the text is the order of time."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> str | None:
-        del dialect
-        if value is None:
-            return None
-        return value.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-
-    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
-        del dialect
-        return None if value is None else datetime.fromisoformat(value)
-
-
-class Instant(TypeDecorator[datetime]):
-    """An aware datetime, exact to the microsecond; it comes back in UTC.
-
-    PostgreSQL keeps `timestamptz`, SQLite the text `YYYY-MM-DDTHH:MM:SS.ffffffZ`. A naive value is a
-    `ValueError`, which SQLAlchemy hands on as a `StatementError`.
-    """
-
-    impl = DateTime(timezone=True).with_variant(_IsoInstant(), "sqlite")
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse a naive value; turn any other to UTC."""
-        del dialect
-        return None if value is None else as_utc(value, "an instant", ValueError)
-
-    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
-        """Turn the value to UTC: the driver answers in the session's time zone."""
-        del dialect
-        return None if value is None else value.astimezone(UTC)
-
-
-class _PostgresJsonText(UserDefinedType[str]):
-    """PostgreSQL `json` written from and read as text, past the driver's own decoding."""
-
-    cache_ok = True
-    # Without it a parameter in INSERT .. SELECT is text, which the column refuses.
-    render_bind_cast = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        return "JSON"
-
-    def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        return cast(column, Text())
-
-
-class JsonText(TypeDecorator[str]):
-    """JSON that was encoded by us: its Python value is that text, character for character.
-
-    PostgreSQL keeps `json` (`jsonb` reorders keys, rewrites numbers and refuses an escaped NUL), SQLite
-    text.
-    """
-
-    impl = Text().with_variant(_PostgresJsonText(), "postgresql")
-    cache_ok = True
-
-
-# Bytewise comparison, whatever the database's locale; SQLite's own is bytewise.
-_NAME: TypeEngine[str] = Text(collation="C").with_variant(Text(), "sqlite")
-_BIG: TypeEngine[int] = BigInteger()
-# Only a column of exactly the type INTEGER can be AUTOINCREMENT on SQLite.
-_IDENTITY: TypeEngine[int] = BigInteger().with_variant(Integer(), "sqlite")
 
 
 @frozen(eq=False)
@@ -123,6 +45,9 @@ class Schema:
     ledger: Table
     charts: Table
     publications: Table
+    timers: Table
+    outbox: Table
+    deferred: Table
     schema_version: Table
 
 
@@ -141,12 +66,15 @@ def schema_of(tables: Tables) -> Schema:
         ledger=_ledger(metadata, prefix),
         charts=_charts(metadata, prefix),
         publications=_publications(metadata, prefix),
+        timers=_timers(metadata, prefix),
+        outbox=_outbox(metadata, prefix),
+        deferred=_deferred(metadata, prefix),
         schema_version=_schema_version(metadata, prefix),
     )
 
 
 def _name(name: str, *, nullable: bool = False) -> Column[str]:
-    return Column(name, _NAME, nullable=nullable)
+    return Column(name, NAME, nullable=nullable)
 
 
 def _json(name: str, *, nullable: bool = False) -> Column[str]:
@@ -158,7 +86,7 @@ def _instant(name: str, *, nullable: bool = False) -> Column[datetime]:
 
 
 def _identity() -> Column[int]:
-    return Column("id", _IDENTITY, Identity(), nullable=False)
+    return Column("id", IDENTITY, Identity(), nullable=False)
 
 
 def _claims(metadata: MetaData, prefix: str) -> Table:
@@ -210,7 +138,7 @@ def _executions(metadata: MetaData, prefix: str) -> Table:
         # Empty once it was pruned.
         _json("position", nullable=True),
         _json("active"),
-        Column("revision", _BIG, nullable=False),
+        Column("revision", BIG, nullable=False),
         Column("deferred", Integer(), nullable=False, server_default=text("0")),
         _name("failure", nullable=True),
         _instant("created_at"),
@@ -242,7 +170,7 @@ def _inputs(metadata: MetaData, prefix: str) -> Table:
         name,
         metadata,
         _name("execution_id"),
-        Column("seq", _BIG, nullable=False, autoincrement=False),
+        Column("seq", BIG, nullable=False, autoincrement=False),
         _name("door"),
         _json("event", nullable=True),
         _name("message_id", nullable=True),
@@ -307,6 +235,95 @@ def _publications(metadata: MetaData, prefix: str) -> Table:
         _name("content_hash"),
         _instant("published_at"),
         PrimaryKeyConstraint("document", "everywhere", "scope", name=f"{name}_pk"),
+    )
+
+
+def _timers(metadata: MetaData, prefix: str) -> Table:
+    name = f"{prefix}timers"
+    pending = text("state = 'pending'")
+    return Table(
+        name,
+        metadata,
+        _name("key"),
+        _name("execution_id"),
+        _name("send_id", nullable=True),
+        _name("target", nullable=True),
+        _json("event"),
+        _json("context", nullable=True),
+        _instant("due_at"),
+        _name("state"),
+        Column("tries", Integer(), nullable=False),
+        _instant("next_try_at"),
+        _name("last_error", nullable=True),
+        PrimaryKeyConstraint("key", name=f"{name}_pk"),
+        CheckConstraint("state IN ('pending', 'fired', 'discarded', 'cancelled')", name=f"{name}_state"),
+        Index(
+            f"{name}_next_try_at_key",
+            "next_try_at",
+            "key",
+            postgresql_where=pending,
+            sqlite_where=pending,
+        ),
+        Index(
+            f"{name}_execution_id_send_id",
+            "execution_id",
+            "send_id",
+            postgresql_where=pending,
+            sqlite_where=pending,
+        ),
+    )
+
+
+def _outbox(metadata: MetaData, prefix: str) -> Table:
+    name = f"{prefix}outbox"
+    return Table(
+        name,
+        metadata,
+        _identity(),
+        _name("queue"),
+        _name("key"),
+        _name("execution_id"),
+        _name("scope"),
+        _json("event"),
+        _json("context", nullable=True),
+        _instant("created_at"),
+        PrimaryKeyConstraint("id", name=f"{name}_pk"),
+        UniqueConstraint("key", name=f"{name}_key"),
+        Index(f"{name}_queue_id", "queue", "id"),
+        sqlite_autoincrement=True,
+    )
+
+
+def _deferred(metadata: MetaData, prefix: str) -> Table:
+    name = f"{prefix}deferred"
+    by_address = text("execution_id IS NULL")
+    return Table(
+        name,
+        metadata,
+        _identity(),
+        _name("scope"),
+        _name("document"),
+        _name("key"),
+        # Empty while it is kept by its address, for an execution that is still to come.
+        _name("execution_id", nullable=True),
+        _name("binding_id"),
+        _name("message_id"),
+        _json("event"),
+        _json("context", nullable=True),
+        _instant("until"),
+        _instant("created_at"),
+        PrimaryKeyConstraint("id", name=f"{name}_pk"),
+        Index(f"{name}_execution_id_id", "execution_id", "id"),
+        Index(
+            f"{name}_scope_document_key",
+            "scope",
+            "document",
+            "key",
+            postgresql_where=by_address,
+            sqlite_where=by_address,
+        ),
+        Index(f"{name}_until", "until"),
+        sqlite_autoincrement=True,
     )
 
 

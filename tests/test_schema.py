@@ -35,6 +35,9 @@ COLUMNS = {
     "inputs": "execution_id seq door event? message_id? actor? errors? context? details? at",
     "ledger": "id binding_id? message_id scope outcome key? execution_id? reason? inserted_at",
     "charts": "content_hash interpreter document? version? source created_at retired_at?",
+    "timers": "key execution_id send_id? target? event context? due_at state tries next_try_at last_error?",
+    "outbox": "id queue key execution_id scope event context? created_at",
+    "deferred": "id scope document key execution_id? binding_id message_id event context? until created_at",
     "publications": "document everywhere scope content_hash published_at",
     "schema_version": "version applied_at",
 }

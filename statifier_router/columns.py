@@ -1,0 +1,85 @@
+"""The types of columns: instants, JSON as text, names that compare bytewise."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BigInteger, DateTime, Integer, Text, cast
+from sqlalchemy.types import TypeDecorator, UserDefinedType
+
+from statifier_router.clock import as_utc
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Dialect
+    from sqlalchemy.types import TypeEngine
+
+
+class _IsoInstant(TypeDecorator[datetime]):
+    """An instant as text of one width, so that the order of the text is the order of time."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> str | None:
+        del dialect
+        if value is None:
+            return None
+        return value.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
+        del dialect
+        return None if value is None else datetime.fromisoformat(value)
+
+
+class Instant(TypeDecorator[datetime]):
+    """An aware datetime, exact to the microsecond; it comes back in UTC.
+
+    PostgreSQL keeps `timestamptz`, SQLite the text `YYYY-MM-DDTHH:MM:SS.ffffffZ`. A naive value is a
+    `ValueError`, which SQLAlchemy hands on as a `StatementError`.
+    """
+
+    impl = DateTime(timezone=True).with_variant(_IsoInstant(), "sqlite")
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuse a naive value; turn any other to UTC."""
+        del dialect
+        return None if value is None else as_utc(value, "an instant", ValueError)
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
+        """Turn the value to UTC: the driver answers in the session's time zone."""
+        del dialect
+        return None if value is None else value.astimezone(UTC)
+
+
+class _PostgresJsonText(UserDefinedType[str]):
+    """PostgreSQL `json` written from and read as text, past the driver's own decoding."""
+
+    cache_ok = True
+    # Without it a parameter in INSERT .. SELECT is text, which the column refuses.
+    render_bind_cast = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "JSON"
+
+    def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return cast(column, Text())
+
+
+class JsonText(TypeDecorator[str]):
+    """JSON that was encoded by us: its Python value is that text, character for character.
+
+    PostgreSQL keeps `json` (`jsonb` reorders keys, rewrites numbers and refuses an escaped NUL), SQLite
+    text.
+    """
+
+    impl = Text().with_variant(_PostgresJsonText(), "postgresql")
+    cache_ok = True
+
+
+# Bytewise comparison, whatever the database's locale; SQLite's own is bytewise.
+NAME: TypeEngine[str] = Text(collation="C").with_variant(Text(), "sqlite")
+BIG: TypeEngine[int] = BigInteger()
+# Only a column of exactly the type INTEGER can be AUTOINCREMENT on SQLite.
+IDENTITY: TypeEngine[int] = BigInteger().with_variant(Integer(), "sqlite")
