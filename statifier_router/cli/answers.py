@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from io import StringIO
 from typing import IO, Any
 
 import attrs
@@ -74,11 +75,21 @@ def write(answer: Answer, file: IO[str], *, as_json: bool) -> None:
             reconfigure = getattr(file, "reconfigure", None)
             if reconfigure is not None:
                 reconfigure(errors="backslashreplace")
-            answer.show(Screen(file))
+            _show(answer, file)
         file.flush()
     except BrokenPipeError:
         silence(file)
         raise click.exceptions.Exit(CLOSED_PIPE) from None
+
+
+def _show(answer: Answer, file: IO[str]) -> None:
+    if file.isatty():
+        answer.show(Screen(file))
+        return
+    page = StringIO()
+    answer.show(Screen(page))
+    # Tables fill their last column with spaces, which only a terminal hides.
+    file.writelines(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
 
 
 def silence(file: IO[str]) -> None:

@@ -38,7 +38,10 @@ def ledger(
     limit: int,
     after: int | None,
 ) -> Answer:
-    """What became of messages, oldest first. Filters add up."""
+    """Show what became of messages.
+
+    Ledger rows, oldest first; filters add up.
+    """
     found = ledger_rows(
         config,
         binding_id=binding_id,
@@ -87,7 +90,10 @@ def _show_ledger(found: list[LedgerRow], following: int | None, screen: Screen) 
 @click.argument("execution_id", metavar="ID")
 @click.option("--all", "everything", is_flag=True, help=f"Every input, not the last {_INPUTS_SHOWN} only.")
 def execution(config: Config, *, execution_id: str, everything: bool) -> Answer:
-    """One execution: its status, position and active states, and every input with what it changed."""
+    """Show one execution and every input it took.
+
+    Its status, position and active states, and for each input the states before and after.
+    """
     story = reading.story_of(config, execution_id)
     if story is None:
         raise ExecutionNotFound(execution_id)
@@ -112,8 +118,10 @@ def _show_execution(story: Story, screen: Screen, *, everything: bool) -> None:
     facts.add_row("at", cell(f"{found.document} · key {found.key} · scope {found.scope or '(empty)'}"))
     if story.address is None:
         facts.add_row("address", cell("none names it (made by always_new, or reaped)"))
-    elif story.address.terminal_seen_at is not None:
-        facts.add_row("address", cell(f"seen ended {instants.shown(story.address.terminal_seen_at)}"))
+    else:
+        seen = story.address.terminal_seen_at
+        ended = "" if seen is None else f", seen ended {instants.shown(seen)}"
+        facts.add_row("address", cell(f"since {instants.shown(story.address.inserted_at)}{ended}"))
     facts.add_row("created", cell(instants.shown(found.created_at)))
     if found.ended_at is not None:
         facts.add_row("ended", cell(instants.shown(found.ended_at)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -59,10 +60,10 @@ def command(name: str, *, configured: bool = True) -> Callable[[Callable[..., An
 def _configured(
     work: Callable[..., Answer | None], reference: str | None, given: dict[str, Any]
 ) -> Answer | None:
-    root = click.get_current_context().find_root()
+    given_before = click.get_current_context().find_root().params.get("reference")
     # Standard output is the answer's alone: whatever a host's own code prints goes beside it.
     with redirect_stdout(sys.stderr):
-        config = loading.load(reference or root.params.get("reference"))
+        config = loading.load(reference or given_before or os.environ.get(loading.VARIABLE))
         try:
             return work(config, **given)
         finally:

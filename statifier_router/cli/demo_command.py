@@ -66,9 +66,11 @@ class _Page:
 )
 @click.option("--seed", type=int, default=42, show_default=True, help="Another seed, another day.")
 def demo(*, database: Path | None, seed: int) -> Answer:
-    """Show in a few seconds what this is for: 2,000 parcel messages, late, twice and out of order.
+    """Show in a few seconds what this is for.
 
-    It needs no configuration and makes one SQLite file, which the other commands can then be tried on.
+    Some 2,000 messages about parcels come late, twice and out of order, and each is routed to the state
+    machine of its parcel. It needs no configuration and makes one SQLite file, on which the other
+    commands can then be tried.
     """
     from statifier_router import demo as company
     from statifier_router.demo import database as databases
@@ -144,9 +146,9 @@ def _show(page: _Page, screen: Screen) -> None:
     screen.say()
     screen.say(f"All of it is in {page.database}, an SQLite file. Now try:", "bold")
     for title, line in page.commands:
-        screen.say(f"  # {title}", "dim")
+        screen.say(f"# {title}", "dim")
         # A long line is parted where a shell takes it as one.
-        screen.say(f"  {line}".replace(" | ", " \\\n    | "), "cyan")
+        screen.say(line.replace(" | ", " \\\n  | "), "cyan")
 
 
 def _show_outcomes(page: _Page, screen: Screen) -> None:

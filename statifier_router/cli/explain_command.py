@@ -36,7 +36,7 @@ _MEANINGS = {
 @click.argument("message_id", metavar="MESSAGE_ID")
 @click.option("--scope", metavar="SCOPE", help="Only what happened in this scope.")
 def explain(config: Config, *, message_id: str, scope: str | None) -> Answer:
-    """Why a message did, or did not, reach an execution.
+    """Tell why a message did, or did not, arrive.
 
     Shows for every binding the ledger rows, the claim, the address, the execution, and the input the
     message became with the states before and after it. Exit code 1 when nothing is known of it.
@@ -71,7 +71,7 @@ def _show(found: Explanation, scope: str | None, screen: Screen) -> None:
         screen.say()
         screen.say("Not for these bindings (another source, or no match; that leaves no row):", "dim")
         for part in silent:
-            screen.print(Padding(Text(_declared(part), style="dim"), (0, 0, 0, 2)))
+            screen.print(Padding(Text(_declared(part), style="dim"), (0, 0, 0, 2), expand=False))
 
 
 def _declared(part: Part) -> str:
@@ -100,7 +100,7 @@ def _show_part(part: Part, screen: Screen) -> None:
     for reached in part.executions:
         _add_reached(facts, reached)
     if facts.row_count:
-        screen.print(Padding(facts, (0, 0, 0, 2)))
+        screen.print(Padding(facts, (0, 0, 0, 2), expand=False))
 
 
 def _show_row(row: LedgerRow, screen: Screen) -> None:

@@ -31,10 +31,11 @@ class _Count:
 @command("reap")
 @_LIMIT
 def reap(config: Config, *, limit: int) -> Answer:
-    """Delete expired claims, and the addresses of executions that ended a horizon ago.
+    """Delete expired claims and old addresses.
 
-    An address is stamped when its execution is first seen ended, and deleted once the longest horizon
-    of its document's bindings has passed since: run it from time to time, for example once an hour.
+    An old address is one whose execution ended a horizon ago: it is stamped when that is first seen, and
+    deleted once the longest horizon of its document's bindings has passed since. Run it from time to
+    time, for example once an hour.
     """
     now = config.now()
     done = _until_none(lambda: claims.reap(config, now=now, limit=limit))
@@ -67,7 +68,7 @@ def reap(config: Config, *, limit: int) -> Answer:
 )
 @_LIMIT
 def prune(config: Config, *, ledger_before: str | None, executions_before: str | None, limit: int) -> Answer:
-    """Delete what is too old to be asked for.
+    """Delete old ledger rows and input logs.
 
     WHEN is an instant with its zone (2026-01-31T12:00:00Z) or an age (30d, 12h, 90m, 2w).
     """

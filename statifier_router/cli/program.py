@@ -56,7 +56,9 @@ class _Program(click.Group):
         return code
 
 
-@click.group(cls=_Program, invoke_without_command=True, name=NAME)
+@click.group(
+    cls=_Program, invoke_without_command=True, name=NAME, context_settings={"max_content_width": 100}
+)
 @config_option
 @click.version_option(package_name=NAME, message="%(prog)s %(version)s")
 @click.pass_context

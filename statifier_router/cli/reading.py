@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from attrs import field, frozen
-from sqlalchemy import Connection, Executable, Select, bindparam, distinct, select
+from sqlalchemy import Connection, Executable, Select, bindparam, select
 
 from statifier_router import addresses, charts, executions, ledger
 from statifier_router.claims import Claim
@@ -67,7 +67,7 @@ def scopes_of_addresses(config: Config) -> list[str]:
 
 @lru_cache
 def _scopes(schema: Schema) -> Select[Any]:
-    return select(distinct(schema.addresses.c.scope)).order_by(schema.addresses.c.scope)
+    return select(schema.addresses.c.scope).distinct().order_by(schema.addresses.c.scope)
 
 
 def _texts(connection: Connection, statement: Executable) -> list[str]:

@@ -117,11 +117,12 @@ def _refusal(outcome: Outcome) -> str:
 @command("route")
 @click.argument("file", metavar="FILE.jsonl", type=click.File("rb"))
 def route(config: Config, *, file: IO[bytes]) -> Answer:
-    """Route the messages of a file, one JSON object a line; "-" reads standard input.
+    """Route the messages of a file, or of standard input.
 
-    A line holds source, message_id, scope and data, and may hold context and now (an instant with its
-    zone; without it the clock's). Lines are routed in order, and each binding commits alone: whatever
-    was done before an interruption stays done, and handing the file over again finds it duplicate.
+    The file holds one JSON object a line; "-" reads standard input. A line holds source, message_id,
+    scope and data, and may hold context and now (an instant with its zone; without it the clock's).
+    Lines are routed in order, and each binding commits alone: whatever was done before an interruption
+    stays done, and handing the file over again finds it duplicate.
 
     A bad line, a refused key and a delivery that fails are told on standard error by line number,
     counted, and the rest goes on. Only a database that does not answer (after the configured retries),

@@ -22,7 +22,7 @@ from statifier_router.errors import ConfigError, SchemaError
 def migrate(
     config: Config, *, to: int | None, down: bool, script: bool, since: int | None, yes: bool
 ) -> Answer:
-    """Bring the library's tables to the version that this version of the library needs.
+    """Bring the library's tables up to date.
 
     Of the configuration only its engine and its table names are used. It is one transaction; where two
     processes migrate at once, the second waits and finds nothing to do.
@@ -65,7 +65,10 @@ def _script(config: Config, since: int, to: int | None, *, down: bool) -> Answer
 
 @command("verify")
 def verify(config: Config) -> Answer:
-    """Tell whether the tables are those this version of the library needs; nothing is changed."""
+    """Tell whether the tables are up to date.
+
+    Nothing is changed. Exit code 1 where they are absent, older, newer, or not the library's.
+    """
     with config.reader.connect() as connection:
         try:
             migrations.verify(connection, tables=config.tables)
