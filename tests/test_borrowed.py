@@ -197,8 +197,8 @@ def test_no_door_commits_or_closes(config):
     for name in ("commit", "rollback"):
         sa_event.listen(config.engine, name, lambda *_, name=name: told.append(name))
     with config.engine.connect() as connection:
-        for name in DOORS:
-            DOORS[name](config, connection)
+        for door in DOORS.values():
+            door(config, connection)
         with pytest.raises(DeliveryError):
             deliver_event(
                 config, Plan("jobs", "letter"), "P8", envelope(message_id="x"), connection=connection
