@@ -374,7 +374,13 @@ def _processes(database: Database, children: Children, count: int) -> list[list[
     return [child.result() for child in started]
 
 
-@pytest.mark.parametrize(("kind", "count"), [("postgresql", 8), ("sqlite", 4)])
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        pytest.param("sqlite", 4, marks=pytest.mark.sqlite),
+        pytest.param("postgresql", 8, marks=pytest.mark.postgresql),
+    ],
+)
 def test_processes_and_one_new_key(kind, count, request, make_config, children, record_property):
     """Trap 16. 200 messages for one new key: one execution, one address, 1 created and 199 delivered.
 

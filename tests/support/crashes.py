@@ -25,6 +25,8 @@ from tests.support.proxy import Proxy, Verdict
 # "before": the statement was never run. "after": it was, and nobody heard. "answered": all were, and heard.
 Moment = Literal["before", "after", "answered"]
 
+_DELIVER = "tests.support.workers:deliver_between_marks"
+
 State = dict[str, list[dict[str, Any]]]
 
 
@@ -118,13 +120,12 @@ def _named(value: Any, ids: dict[str, str]) -> Any:
     return value
 
 
-def kill_at_every_statement(database: Database, scenario: str, forks: Forks) -> Report:
+def kill_at_every_statement(database: Database, scenario: str, forks: Forks, plan: str = "merged") -> Report:
     """Kill a process at each statement of the scenario's delivery, from the same state each time."""
-    config = workers.config_of(database.url)
-    trial = _Trial(database, workers.SCENARIOS[scenario], config, _clean(config, scenario))
+    config = workers.config_of(database.url, plan)
+    trial = _Trial(database, scenario, plan, config, _clean(config, scenario))
     try:
-        run = _postgresql if database.kind == "postgresql" else _sqlite
-        return run(trial, scenario, forks)
+        return (_postgresql if database.kind == "postgresql" else _sqlite)(trial, forks)
     finally:
         config.engine.dispose()
 
@@ -134,9 +135,19 @@ class _Trial:
     """One scenario on one database. `config` is that of the surviving process: this one."""
 
     database: Database
-    scenario: workers.Scenario
+    name: str
+    plan: str
     config: Any
     clean: _Clean
+
+    @property
+    def scenario(self) -> workers.Scenario:
+        """What is delivered, and what stands before it."""
+        return workers.SCENARIOS[self.name]
+
+    def report(self, counted: int, tried: list[Tried]) -> Report:
+        """All points."""
+        return Report(self.name, counted, tried)
 
     def prepare(self) -> None:
         """Bring the database to the state before the delivery."""
@@ -203,8 +214,8 @@ class _Killer:
         return verdict
 
 
-def _postgresql(trial: _Trial, scenario: str, forks: Forks) -> Report:
-    statements, counted = _count(trial, scenario, forks)
+def _postgresql(trial: _Trial, forks: Forks) -> Report:
+    statements, counted = _count(trial, forks)
     points: list[tuple[int, Moment]] = [
         (number, moment) for number in range(1, len(statements) + 1) for moment in ("before", "after")
     ]
@@ -214,21 +225,21 @@ def _postgresql(trial: _Trial, scenario: str, forks: Forks) -> Report:
         trial.prepare()
         killer = _Killer(number, moment)
         with Proxy(trial.database.url, killer) as proxy:
-            ended = forks.run("tests.support.workers:deliver_between_marks", proxy.url, scenario)
+            ended = forks.run(_DELIVER, proxy.url, trial.name, trial.plan)
         assert killer.killed, f"nothing was killed at {number}: {ended}"
         assert ended.signal == signal.SIGKILL, ended
         sql = killer.seen[-1]
         committed = sql == "COMMIT" and moment != "before"
         tried.append(trial.judge(number, moment, sql, committed=committed))
-    return Report(scenario, counted, tried)
+    return trial.report(counted, tried)
 
 
-def _count(trial: _Trial, scenario: str, forks: Forks) -> tuple[list[str], int]:
+def _count(trial: _Trial, forks: Forks) -> tuple[list[str], int]:
     """The statements of a delivery that nobody kills: on the wire, and as the server itself counts."""
     trial.prepare()
     killer = _Killer()
     with _logging_statements(trial.database) as logged, Proxy(trial.database.url, killer) as proxy:
-        ended = forks.run("tests.support.workers:deliver_between_marks", proxy.url, scenario)
+        ended = forks.run(_DELIVER, proxy.url, trial.name, trial.plan)
         counted = logged()
     assert ended.result is not None, ended
     return killer.seen, len(killer.seen) if counted is None else counted
@@ -271,18 +282,18 @@ def _logged_between_marks(log: Path, start: int, name: str) -> int:
 # --- SQLite -----------------------------------------------------------------------------------------
 
 
-def _sqlite(trial: _Trial, scenario: str, forks: Forks) -> Report:
+def _sqlite(trial: _Trial, forks: Forks) -> Report:
     function, url = "tests.support.workers:deliver_traced", trial.database.url
     trial.prepare()
-    ended = forks.run(function, url, scenario, None)
+    ended = forks.run(function, url, trial.name, None)
     assert ended.result is not None, ended
     statements: list[str] = ended.result
     tried = []
     for number, sql in enumerate([*statements, "(the end)"], start=1):
         trial.prepare()
-        ended = forks.run(function, url, scenario, number)
+        ended = forks.run(function, url, trial.name, number)
         assert ended.signal == signal.SIGKILL, ended
         committed = "COMMIT" in statements[: number - 1]
         moment: Moment = "before" if number <= len(statements) else "answered"
         tried.append(trial.judge(number, moment, sql, committed=committed))
-    return Report(scenario, len(statements), tried)
+    return trial.report(len(statements), tried)

@@ -15,14 +15,20 @@ import attrs
 from statifier_router import Config, Outcome, Plan, create_engine, deliver, deliver_event, route
 from tests.support import charts
 from tests.support.processes import pause
+from tests.support.racing import PATIENCE, WritingPlainly
 
 SCANS = charts.scans()
 PLAN = Plan("jobs", "parcel")
 RELAY = charts.Calling("relay")
 
 
-def config_of(url: str, *, engine: dict[str, Any] | None = None, **kw: Any) -> Config:
-    """The configuration of every child: one binding, and a chart that obeys."""
+def config_of(url: str, plan: str = "merged", *, engine: dict[str, Any] | None = None, **kw: Any) -> Config:
+    """The configuration of every child: one binding, and a chart that obeys.
+
+    The plan counts on PostgreSQL only.
+    """
+    if plan == "plain":
+        kw.setdefault("executor", WritingPlainly())
     kw.setdefault("charts", charts.registry(parcel=charts.obedient(), relay=RELAY))
     kw.setdefault("bindings", [SCANS])
     return Config(create_engine(url, **(engine or {})), **kw)
@@ -31,12 +37,15 @@ def config_of(url: str, *, engine: dict[str, Any] | None = None, **kw: Any) -> C
 # --- races ------------------------------------------------------------------------------------------
 
 
-def route_in_rounds(url: str, rounds: list[list[tuple[str, str]]]) -> list[list[list[str | None]]]:
+def route_in_rounds(
+    url: str, rounds: list[list[tuple[str, str]]], plan: str = "merged"
+) -> list[list[list[str | None]]]:
     """Route each round's messages, given as (message id, parcel), after pausing before the round.
 
     Answers for each message what was recorded and the execution's id.
     """
-    config = config_of(url)
+    # A crowd may wait long on a small machine: that is no fault.
+    config = config_of(url, plan, lock_timeout=PATIENCE)
     # Connected before the first barrier, so that the children really begin together.
     config.engine.connect().close()
     answers = []
@@ -102,9 +111,9 @@ SCENARIOS = {
 }
 
 
-def deliver_between_marks(url: str, scenario: str) -> str:
+def deliver_between_marks(url: str, scenario: str, plan: str) -> str:
     """Make the scenario's delivery; a statement before it tells this process's id, one after it its end."""
-    config = config_of(url)
+    config = config_of(url, plan)
     _mark(config, f"SELECT 'begin {os.getpid()}'")
     outcome = SCENARIOS[scenario].act(config)
     _mark(config, "SELECT 'end'")
