@@ -15,7 +15,7 @@ import attrs
 from statifier_router.errors import ConfigError
 from statifier_router.interpreters.answers import BadAnswer, checked_effect
 from statifier_router.interpreters.emitting import collecting
-from statifier_router.interpreters.statemachine.engine import told
+from statifier_router.interpreters.statemachine.faults import told
 from statifier_router.interpreters.statemachine.machines import Machine, Machines
 from statifier_router.interpreters.statemachine.structure import BadPosition
 from statifier_router.jsontext import Json, plain

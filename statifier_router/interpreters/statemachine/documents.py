@@ -84,7 +84,8 @@ def read(text: str) -> Document:
         raise
     except Exception as error:
         raise ConfigError(f"the document does not load: {type(error).__name__}: {error}") from error
-    _drop_conventions(chart_class)
+    for state in chart_class.states:
+        _mend(state)
     return Document(name, chart_class, variables, scripts, donedata)
 
 
@@ -250,12 +251,13 @@ def _take_datamodel(
     if datamodel is None:
         return (), ()
     definition.datamodel = None
-    variables = tuple(_variable(item, evaluator) for item in datamodel.data)
+    items = (_variable(item, evaluator) for item in datamodel.data)
+    variables = tuple(variable for variable in items if variable is not None)
     scripts = tuple(evaluator.compile_top_script(script.content) for script in datamodel.scripts)
     return variables, scripts
 
 
-def _variable(item: DataItem, evaluator: Evaluator) -> Variable:
+def _variable(item: DataItem, evaluator: Evaluator) -> Variable | None:
     try:
         writable(item.id, "<data>")
     except ValueError:
@@ -263,25 +265,26 @@ def _variable(item: DataItem, evaluator: Evaluator) -> Variable:
             f"<data id={item.id!r}> cannot be a variable: it is no identifier, or a name that "
             "python-statemachine keeps for itself"
         ) from None
+    if item.expr is not None and evaluator.defines(item.id, item.expr):
+        return None
     if item.expr is not None:
         return Variable(item.id, evaluator.compile_value(item.expr), None)
     text = re.sub(r"\s+", " ", item.content or "").strip()
     return Variable(item.id, None, evaluator.eval_literal(text) if text else None)
 
 
-def _drop_conventions(chart_class: type[StateChart[Any]]) -> None:
-    """Let no state or event be taken for a callback because of its name (`on_enter_paid`)."""
+def _mend(state: Any) -> None:
+    """Let nothing be taken for a callback because of its name, and no state be entered by default twice.
 
-    def clean(specs: Any) -> None:
+    The library calls what is named like `on_enter_paid`, be it a state or an event. And it adds an
+    initial transition to the first state inside where the document's own leads deeper, whose
+    actions it then drops.
+    """
+    initial = [transition for transition in state.transitions if transition.initial]
+    for added in initial[1:]:
+        state.transitions.transitions.remove(added)
+    for specs in (state._specs, *(t._specs for t in state.transitions)):  # noqa: SLF001 - made here, for us
         specs.items = [spec for spec in specs.items if not spec.is_convention]
         specs.conventional_specs.clear()
-
-    def visit(state: Any) -> None:
-        clean(state._specs)  # noqa: SLF001 - the class was made here, for us alone
-        for transition in state.transitions:
-            clean(transition._specs)  # noqa: SLF001 - the same
-        for inner in (*state.states, *state.history):
-            visit(inner)
-
-    for state in chart_class.states:
-        visit(state)
+    for inner in (*state.states, *state.history):
+        _mend(inner)

@@ -8,7 +8,6 @@ event becomes an effect), order is the document's, errors are told, and a loop w
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
@@ -23,38 +22,17 @@ from statemachine.orderedset import OrderedSet
 from statemachine.state import State
 from statemachine.transition import Transition
 
-from statifier_router.errors import ConfigError, RouterError
+from statifier_router.errors import ConfigError
 from statifier_router.interpreters.answers import checked_effect
+from statifier_router.interpreters.statemachine.faults import ERROR_EXECUTION, EndlessLoop, Refusal, told
 from statifier_router.interpreters.statemachine.structure import Node, Structure, names
 from statifier_router.jsontext import Json
 from statifier_router.steps import NO_DATA, Cancel, Effect, NoData, Send
-from statifier_router.text import error_text
 from statifier_router.transactions import travels
 
 MICROSTEPS = 1_000
 # An event that enables nothing is no microstep, but a chart could send itself those without end too.
 _EVENTS = 10 * MICROSTEPS
-
-ERROR_EXECUTION = "error.execution"
-ERROR_COMMUNICATION = "error.communication"
-
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-
-
-class EndlessLoop(RouterError):
-    """One step did not settle; its chart fires transitions or sends itself events without end."""
-
-
-class Refusal(Exception):
-    """A validator raised: the library's way to refuse an event. The cause is chained."""
-
-
-class SendFailed(RouterError):
-    """A send of a document was not made; `send_id` is what its error event carries."""
-
-    def __init__(self, message: str, send_id: str | None) -> None:
-        self.send_id = send_id
-        super().__init__(message)
 
 
 class _NothingInvoked:
@@ -65,13 +43,6 @@ class _NothingInvoked:
     def cancel_for_state(self, state: State) -> None: ...
 
     def cancel_all(self) -> None: ...
-
-
-def told(error: BaseException) -> str:
-    """An error's text. Addresses of objects are left out: the same step must tell the same."""
-    if isinstance(error, SendFailed):
-        return error_text(error)
-    return error_text(_ADDRESS.sub("", f"{type(error).__name__}: {error}"))
 
 
 class Engine(SyncEngine):
@@ -222,9 +193,9 @@ class Engine(SyncEngine):
 
     def _run_macrostep(self) -> bool:
         while self.running:
+            self._cache.clear()
             enabled = self._selected(self._null, None) if self._structure.has_eventless else None
             if enabled:
-                self._cache.clear()
                 self.microstep(list(enabled), self._null)
             elif self._raised:
                 self._handle(self._raised.popleft())
@@ -325,9 +296,10 @@ class Engine(SyncEngine):
         order_of = self._structure.order_of
         infos = sorted(infos, key=lambda info: order_of(info.state))
         # The library lists the transition that led to a history state beside the history's own
-        # default, and would run its actions a second time.
+        # default, and would run its actions a second time. It relies on that for an initial
+        # transition only, where it does not know which of several to run.
         history_content = {
-            parent: [info for info in found if info.transition.source.is_history]
+            parent: [info for info in found if _runs_nowhere_else(info.transition)]
             for parent, found in history_content.items()
         }
         return infos, default_entry, history_content, configuration
@@ -398,6 +370,13 @@ class Engine(SyncEngine):
 
     def _offer(self, kwargs: dict[str, Any], trigger: TriggerData) -> None:
         """Add what this kind of chart offers its callbacks beyond the library's own names."""
+
+
+def _runs_nowhere_else(transition: Transition) -> bool:
+    source = transition.source
+    if source.is_history:
+        return True
+    return bool(transition.initial) and sum(bool(t.initial) for t in source.transitions) > 1
 
 
 def _delayed(trigger: TriggerData, delay_ms: float) -> Effect:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import json
+import re
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
@@ -16,12 +17,21 @@ from statemachine.io.evaluators import normalize_cond, protected_attrs
 from statemachine.io.model import Action
 
 from statifier_router.errors import ConfigError
-from statifier_router.interpreters.statemachine.values import kept
+from statifier_router.interpreters.statemachine.values import DOCUMENT, kept
 
 Compiled = Callable[..., Any]
 
 # ECMAScript's spelling, which documents have whatever their datamodel is called.
-_CONSTANTS = {"true": True, "false": False, "null": None, "__builtins__": builtins.__dict__}
+_CONSTANTS = {
+    "true": True,
+    "false": False,
+    "null": None,
+    "Array": list,
+    "Object": dict,
+    "__builtins__": builtins.__dict__,
+    "__name__": DOCUMENT,
+}
+_INSTANCE = re.compile(r"([\w.]+)\s+instanceof\s+(Array|Object)\b")
 _DEFINITIONS = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 
 
@@ -47,7 +57,7 @@ class Evaluator:
         code = _compiled(expr)
         if isinstance(code, SyntaxError):
             # The library's spelling changes texts inside quotes too, so it comes second.
-            normalized = _compiled(normalize_cond(expr))
+            normalized = _compiled(_INSTANCE.sub(r"isinstance(\1, \2)", normalize_cond(expr)))
             code = code if isinstance(normalized, SyntaxError) else normalized
         return self._evaluating(expr, code)
 
@@ -66,6 +76,16 @@ class Evaluator:
         )
         rest = [node for node in tree.body if not isinstance(node, _DEFINITIONS)]
         return self._script(compile(ast.Module(rest, []), "<script>", "exec"))
+
+    def defines(self, name: str, expr: str) -> bool:
+        """Whether a variable starts as a function: it belongs to the document, like one of a script."""
+        try:
+            body = ast.parse(expr.strip(), mode="eval").body
+        except (SyntaxError, ValueError):
+            return False
+        if isinstance(body, ast.Lambda):
+            self.definitions[name] = eval(expr.strip(), self.definitions)  # noqa: S307 - a document is code
+        return isinstance(body, ast.Lambda)
 
     def eval_literal(self, content: str) -> Any:
         """Inline content: JSON, else a Python literal, else the text itself."""

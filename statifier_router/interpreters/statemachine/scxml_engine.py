@@ -12,14 +12,19 @@ from attrs import frozen
 from statemachine.event_data import TriggerData
 from statemachine.state import State
 
-from statifier_router.interpreters.statemachine.engine import ERROR_EXECUTION, Engine
+from statifier_router.interpreters.statemachine.engine import Engine
+from statifier_router.interpreters.statemachine.faults import ERROR_EXECUTION
 from statifier_router.interpreters.statemachine.structure import Structure
 from statifier_router.interpreters.statemachine.targets import SESSION
-from statifier_router.interpreters.statemachine.values import Record, SystemEvent, as_json
+from statifier_router.interpreters.statemachine.values import (
+    SCXML_PROCESSOR,
+    OriginType,
+    Record,
+    SystemEvent,
+    as_json,
+)
 from statifier_router.jsontext import Json
 from statifier_router.steps import NO_DATA, NoData, Send
-
-_SCXML = "http://www.w3.org/TR/scxml/#SCXMLEventProcessor"
 
 
 @frozen
@@ -82,7 +87,7 @@ class ScxmlEngine(Engine):
                 "_event": self._system_event(self.current),
                 "_sessionid": self.session,
                 "_name": self._name,
-                "_ioprocessors": Record({_SCXML: location, "scxml": location}),
+                "_ioprocessors": Record({SCXML_PROCESSOR: location, "scxml": location}),
                 "In": self._is_in,
                 "now": self.now.astimezone(UTC).isoformat(timespec="microseconds"),
             }
@@ -108,7 +113,7 @@ class ScxmlEngine(Engine):
             self.data_of(trigger),
             kind=kind,
             origin=origin,
-            origintype=_SCXML if kind == "external" else "",
+            origintype=OriginType("scxml") if kind == "external" else "",
             sendid=trigger.send_id,
         )
 

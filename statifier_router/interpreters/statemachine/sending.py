@@ -15,11 +15,11 @@ from statemachine.io.model import Action, CancelAction, LogAction, SendAction
 
 from statifier_router.errors import ConfigError
 from statifier_router.interpreters.answers import checked_effect
-from statifier_router.interpreters.statemachine.engine import ERROR_COMMUNICATION, SendFailed, told
 from statifier_router.interpreters.statemachine.expressions import Compiled, Evaluator, writable
+from statifier_router.interpreters.statemachine.faults import ERROR_COMMUNICATION, SendFailed, told
 from statifier_router.interpreters.statemachine.scxml_engine import ScxmlEngine
 from statifier_router.interpreters.statemachine.targets import INTERNAL
-from statifier_router.interpreters.statemachine.values import as_json
+from statifier_router.interpreters.statemachine.values import SCXML_PROCESSOR, as_json
 from statifier_router.jsontext import Json
 from statifier_router.steps import Send
 
@@ -31,13 +31,14 @@ EXPRESSION = "\ue000"
 
 SCXML_TYPES = frozenset(
     {
-        "http://www.w3.org/TR/scxml/#SCXMLEventProcessor",
+        SCXML_PROCESSOR,
         "http://www.w3.org/TR/scxml/",
         "http://www.w3.org/TR/scxml",
         "scxml",
     }
 )
 
+_TYPE = re.compile(r"[A-Za-z]")
 _TIME = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s)?\s*")
 
 
@@ -98,6 +99,8 @@ class _Sending:
             )
             if send.type in SCXML_TYPES:
                 send = Send(send.event, send.data, target=send.target, send_id=send_id, delay=send.delay)
+            if send.type is not None and not _TYPE.match(send.type):
+                raise ValueError(f"{send.type!r} is no type of send: a type is a name or a URI")
             checked_effect(send)
         except Exception as error:
             raise SendFailed(told(error), send_id) from error

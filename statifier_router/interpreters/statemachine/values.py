@@ -12,6 +12,11 @@ from typing import Any
 from statifier_router.interpreters.answers import BadAnswer
 from statifier_router.jsontext import Json, NotJson, plain
 
+SCXML_PROCESSOR = "http://www.w3.org/TR/scxml/#SCXMLEventProcessor"
+
+# Of the module that a document's own classes belong to.
+DOCUMENT = "an SCXML document"
+
 
 class Record(dict[str, Any]):
     """A dict of the datamodel whose entries can be read and written as attributes too."""
@@ -71,6 +76,17 @@ class Fields:
         return repr(self.__fields)
 
 
+class OriginType(str):
+    """The type of processor that an event came through, equal to its short name and to its URI."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return other in ("scxml", SCXML_PROCESSOR)
+
+    __hash__ = str.__hash__
+
+
 class SystemEvent:
     """The system variable `_event`: what SCXML says of the event being handled."""
 
@@ -119,7 +135,23 @@ def kept(value: Any) -> Any:
         return Record((name, kept(value[name])) for name in value)
     if kind is SystemEvent:
         return value.kept()
+    if kind.__module__ == DOCUMENT and not isinstance(value, type):
+        return _fields_of(value)
     return value
+
+
+def _fields_of(value: Any) -> Record:
+    """An object of a document's own class: bound to a variable, it is a record of its fields."""
+    fields: dict[str, Any] = {}
+    for owner in reversed(type(value).__mro__):
+        if owner.__module__ == DOCUMENT:
+            fields.update(vars(owner))
+    fields.update(getattr(value, "__dict__", {}))
+    return Record(
+        (name, kept(item))
+        for name, item in fields.items()
+        if not name.startswith("__") and not callable(item)
+    )
 
 
 def copied(value: Any) -> Any:
