@@ -72,11 +72,12 @@ def chart(
     factory = _factory(model, machines.CLASSES)
     read = definition.read(states, transitions, initial, hierarchical=hierarchical, library=machines.CLASSES)
     machine = machines.build(read)
+    checking.check_names(machine)
     probe = factory()
     if not hasattr(probe, "__dict__"):
         raise ConfigError(f"model: {type(probe).__name__} has no room for attributes; drop its __slots__")
     machine.bind(probe)
-    checking.check(machine, read.initial, probe)
+    checking.check_callbacks(machine, probe)
     return charts.TransitionsChart(
         name=name,
         content_hash=read.content_hash(name, version, model),

@@ -11,69 +11,57 @@ import transitions as library
 from transitions.extensions.nesting import HierarchicalMachine
 
 from statifier_router.errors import ConfigError
-from statifier_router.interpreters.transitions.machines import Machine
+from statifier_router.interpreters.transitions.machines import Machine, check_state
 
 
-def check(machine: Machine, initial: object, model: object) -> None:
-    """Raise `ConfigError` for a name that leads nowhere, and for a callback that is asynchronous.
+def check_names(machine: Machine) -> None:
+    """Raise `ConfigError` for a name that leads to no state.
 
     The library looks names up when they are needed: a slip would show at some later event.
     """
-    for name in initial if isinstance(initial, list) else [initial]:
-        _check_state(machine, name, "initial")
+    for scope in _scopes(machine):
+        for event in scope.events.values():
+            for source, transitions in event.transitions.items():
+                check_state(scope, source, f"the source of {event.name!r}")
+                for transition in transitions:
+                    if transition.dest is not None:
+                        check_state(scope, transition.dest, f"the destination of {event.name!r}")
+        if isinstance(machine, HierarchicalMachine):
+            for state in scope.states.values():
+                _check_initial(state)
+
+
+def _check_initial(state: Any) -> None:
+    for start in state.initial if isinstance(state.initial, (list, tuple)) else [state.initial]:
+        if start is not None and getattr(start, "name", start) not in state.states:
+            raise ConfigError(f"the initial state {start!r} of {state.name!r} is none of its children")
+
+
+def check_callbacks(machine: Machine, model: object) -> None:
+    """Raise `ConfigError` for a callback that is not there, or is asynchronous. `model` is a bound one."""
+    for scope in _scopes(machine):
+        for state in scope.states.values():
+            on_final = getattr(state, "on_final", [])
+            _check_callbacks(model, f"state {state.name!r}", *state.on_enter, *state.on_exit, *on_final)
+        for event in scope.events.values():
+            for transition in (each for group in event.transitions.values() for each in group):
+                _check_callbacks(
+                    model,
+                    f"a transition of {event.name!r}",
+                    *transition.prepare,
+                    *(condition.func for condition in transition.conditions),
+                    *transition.before,
+                    *transition.after,
+                )
+
+
+def _scopes(machine: Any) -> Iterator[Any]:
+    """The machine in each of its scopes: itself, and within every state that has others or transitions."""
+    yield machine
     if isinstance(machine, HierarchicalMachine):
-        _check_nested(machine, model)
-    else:
-        for state in machine.states.values():
-            _check_callbacks(model, f"state {state.name!r}", *state.on_enter, *state.on_exit)
-        for event in machine.events.values():
-            for source in event.transitions:
-                _check_state(machine, source, f"the source of {event.name!r}")
-            _check_transitions(machine, model, event)
-
-
-def _check_nested(machine: HierarchicalMachine, model: object) -> None:
-    nested: list[Any] = list(machine.states.values())
-    for state in nested:
-        name = state.name
-        if machine.state_cls.separator in name:
-            raise ConfigError(
-                f"state {name!r} holds {machine.state_cls.separator!r}, which separates a state from its "
-                "parent: give it another name, or set NestedState.separator before the chart is made"
-            )
-        _check_callbacks(model, f"state {name!r}", *state.on_enter, *state.on_exit, *state.on_final)
-        starts = state.initial if isinstance(state.initial, (list, tuple)) else [state.initial]
-        for start in starts:
-            if start is not None and getattr(start, "name", start) not in state.states:
-                raise ConfigError(f"the initial state {start!r} of {name!r} is none of its children")
-        with machine(name):
-            _check_nested(machine, model)
-    for event in machine.events.values():
-        for source in event.transitions:
-            _check_state(machine, source, f"the source of {event.name!r}")
-        _check_transitions(machine, model, event)
-
-
-def _check_transitions(machine: Any, model: object, event: Any) -> None:
-    for transition in (each for group in event.transitions.values() for each in group):
-        if transition.dest is not None:
-            _check_state(machine, transition.dest, f"the destination of {event.name!r}")
-        conditions = (condition.func for condition in transition.conditions)
-        _check_callbacks(
-            model,
-            f"a transition of {event.name!r}",
-            *transition.prepare,
-            *conditions,
-            *transition.before,
-            *transition.after,
-        )
-
-
-def _check_state(machine: Any, name: Any, place: str) -> None:
-    try:
-        machine.get_state(name)
-    except ValueError:
-        raise ConfigError(f"{place} is {name!r}, which is no state of this chart") from None
+        for name in list(machine.states):
+            with machine(name):
+                yield from _scopes(machine)
 
 
 def _check_callbacks(model: object, place: str, *callbacks: Any) -> None:

@@ -135,6 +135,12 @@ class _Reader:
         name = value.get("name")
         if not isinstance(name, Enum):
             checked(name, f"{place}[name]", ConfigError, limit=NAME_LIMIT)
+        separator = self.library.nested_state.separator
+        if self.hierarchical and separator in str(getattr(name, "name", name)):
+            raise ConfigError(
+                f"{place}[name] holds {separator!r}, which separates a state from its parent: give the state "
+                "another name, or set NestedState.separator before the chart is made"
+            )
         state = {"name": name, **{key: _value(value[key]) for key in value if key in _NESTED_STATE}}
         if not isinstance(value.get("final", False), bool):
             raise ConfigError(f"{place}[final] must be True or False")

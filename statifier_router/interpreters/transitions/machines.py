@@ -234,6 +234,15 @@ class _Nested(_Stepping, HierarchicalMachine):
     def send(self, model: object, event: Event) -> Any:
         return self.trigger_event(model, event.name, event)
 
+    def _check_event_result(self, res: bool | None, model: Any, trigger: str) -> bool:  # noqa: FBT001 - its own
+        # The library's own cannot look up the states of parallel regions within a region.
+        if res is not None:
+            return res
+        found = leaves(self, self.tree())
+        if all(self.get_state(name).ignore_invalid_triggers for name in found):
+            return False
+        raise library.MachineError(f"Can't trigger event {trigger!r} from state(s) {', '.join(found)}!")
+
 
 def _all_final(tree: Tree, states: Mapping[str, Any]) -> bool:
     """The library's own rule: a leaf by its `final`, a state with active children by all of them."""
@@ -252,7 +261,7 @@ def build(definition: Definition) -> Machine:
         "model": None,
         "states": definition.states(),
         "transitions": definition.transitions(),
-        "initial": definition.initial,
+        "initial": None,
         "send_event": True,
         # A `to_<state>` that any event of that name could pull is no part of a chart that others send to.
         "auto_transitions": False,
@@ -265,9 +274,21 @@ def build(definition: Definition) -> Machine:
         )
     except (ValueError, TypeError, KeyError, AttributeError, library.MachineError) as fault:
         raise ConfigError(f"the library refuses the definition: {fault}") from fault
+    for name in definition.initial if isinstance(definition.initial, list) else [definition.initial]:
+        # Set afterwards, and looked up first: the library adds an initial state that is not there.
+        check_state(machine, name, "initial")
+    machine.initial = definition.initial
     machine.prepare_stepping()
     machine.prepare_event = [machine.tell]
     return machine
+
+
+def check_state(machine: Any, name: Any, place: str) -> None:
+    """Raise `ConfigError`, naming the place, where the machine (in its present scope) has no such state."""
+    try:
+        machine.get_state(name)
+    except ValueError:
+        raise ConfigError(f"{place} is {name!r}, which is no state of this chart") from None
 
 
 def _nested_class(separator: str) -> type[_Nested]:
