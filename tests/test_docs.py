@@ -20,6 +20,7 @@ from statifier_router import (
     Duplicate,
     KeyRefused,
     Tables,
+    migrations,
 )
 from statifier_router.cli.program import program
 from statifier_router.schema import schema_of
@@ -124,6 +125,15 @@ def test_the_reference_has_every_outcome_and_fault():
         if error.__module__ == "statifier_router.errors":
             wanted = f"| {error.fault} | {'yes' if error.retryable else 'no'} |"
             assert re.search(rf"`{error.__name__}`[^|]*{re.escape(wanted)}", REFERENCE), error
+
+
+def test_the_pages_speak_of_the_newest_tables():
+    """What a host copies into a migration of its own, and the list of versions, end with the newest one."""
+    migrate = (DOCS / "how-to" / "migrate-the-tables.md").read_text(encoding="utf-8")
+    assert {int(number) for number in re.findall(r"\bto=(\d+)", migrate)} == {0, migrations.LATEST}
+    upgrading = (DOCS / "upgrading.md").read_text(encoding="utf-8")
+    versions = [int(number) for number in re.findall(r"^\| (\d+) \|", upgrading, re.MULTILINE)]
+    assert versions == list(range(1, migrations.LATEST + 1))
 
 
 def test_every_page_is_in_the_contents():

@@ -1,7 +1,7 @@
 """What the endpoint routes to: the scans of a carrier, each to the one life of its parcel."""
 
-from statifier_router import Binding, ChartRegistry, Config, Step, create_engine, migrations
-from statifier_router.interpreters import function
+from statifier_router import Binding, ChartRegistry, Config, create_engine, migrations
+from statifier_router.interpreters import statemachine
 
 BINDINGS = [
     Binding(
@@ -16,11 +16,13 @@ BINDINGS = [
 CHARTS = ChartRegistry()
 CHARTS.publish(
     "parcel",
-    function.chart(
-        "parcel",
-        create=lambda data, now: Step({"scans": 0}, active=["moving"]),
-        step=lambda position, event, now: Step({"scans": position["scans"] + 1}, active=["moving"]),
-    ),
+    statemachine.scxml("""
+        <scxml xmlns="http://www.w3.org/2005/07/scxml" version="1.0" name="parcel" initial="moving">
+          <datamodel><data id="scans" expr="0"/></datamodel>
+          <state id="moving">
+            <transition event="scanned"><assign location="scans" expr="scans + 1"/></transition>
+          </state>
+        </scxml>"""),
 )
 
 

@@ -72,7 +72,8 @@ def run(page: Path, folder: Path, names: dict[str, Any]) -> None:
         elif block.file is not None:
             with (folder / block.file).open("a", encoding="utf-8") as file:
                 file.write(block.code)
-            # The import system may have looked into the folder while it was empty.
+            # What comes next is run as in a new session: with the file as it is now.
+            sys.modules.pop(block.file.removesuffix(".py"), None)
             importlib.invalidate_caches()
             continue
         else:
