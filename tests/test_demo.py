@@ -106,11 +106,11 @@ def test_the_story_has_a_duplicate_a_late_one_and_an_unmatched_one(here, small):
 
 
 def test_the_page_is_one_page(here, small):
-    """Fifty lines of at most a hundred columns, the commands that go on below aside."""
-    lines = run("demo", env={"COLUMNS": "100"}).out.splitlines()
+    """Fifty lines that fit a terminal of 80 columns; only the commands below them are longer."""
+    lines = run("demo", env={"COLUMNS": "80"}).out.splitlines()
     assert len(lines) <= 50
-    cut = lines.index("All of it is in parcels.db, an SQLite file. Now try:")
-    assert max(len(line) for line in lines[:cut]) <= 100
+    cut = lines.index(f"All of it is in the SQLite file {here / 'parcels.db'}. Now try:")
+    assert max(len(line) for line in lines[:cut]) <= 80
     assert lines[0].startswith("A shop, a carrier and six depots")
 
 

@@ -132,10 +132,15 @@ def plain(value: Any) -> Any:
     return value
 
 
-def table(*columns: str, numbers: Iterable[str] = ()) -> Table:
+def table(*columns: str, numbers: Iterable[str] = (), gap: int = 2) -> Table:
     """A plain table: a heading, a rule, rows; nothing is cut off, long cells go on below."""
     made = Table(
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold"
+        box=box.SIMPLE_HEAD,
+        # The box's own line between columns is one of the gap's spaces.
+        padding=(0, gap - 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+        header_style="bold",
     )
     right = set(numbers)
     for column in columns:

@@ -18,31 +18,31 @@ from rich.text import Text
 
 from statifier_router import clock
 from statifier_router.cli import reading
-from statifier_router.cli.answers import Answer, Screen, cell, table
+from statifier_router.cli.answers import Answer, Screen, cell, clean, table
 from statifier_router.cli.commanding import command
-from statifier_router.cli.instants import span
 from statifier_router.cli.showing import change
 from statifier_router.cli.tallies import Tally, in_order
 from statifier_router.config import Config
 
 _REFERENCE = "statifier_router.demo:config"
 _WELCOME = (
-    "A shop, a carrier and six depots tell of the same parcels: {messages:,} messages that come late, twice",
-    "and out of order. Each is routed to the one state machine of its parcel, in one transaction: either",
-    "it is taken, once, or the ledger says why not.",
+    "A shop, a carrier and six depots tell of the same parcels: {messages:,} messages,",
+    "which come late, twice and out of order. Each is routed to the one state",
+    "machine of its parcel, in one transaction: either it is taken, once, or the",
+    "ledger says why not.",
 )
 _MEANINGS = {
-    "created_and_delivered": "the first to tell of a parcel: its state machine was created",
-    "delivered": "the parcel's state machine was stepped",
+    "created_and_delivered": "first to tell of it: the state machine was created",
+    "delivered": "the state machine was stepped",
     "duplicate": "the same message again: nothing was stepped",
     "dropped: finished": "the parcel's life had ended already",
-    "dropped: unmatched_event": "the state machine refused it: too late, or older than what it knew",
-    "dropped: no_execution": "nobody knows the parcel, and a cancellation creates none",
+    "dropped: unmatched_event": "refused: too late, or older than what was known",
+    "dropped: no_execution": "nobody knows it, and a cancellation creates none",
     "unrouted": "no binding is for such a message",
-    "key_refused": "a barcode that came as a number: never guessed, always told",
+    "key_refused": "a barcode that is a number: told, never guessed",
 }
-
-
+# Below this width the table of outcomes is set closer.
+_ROOMY = 88
 _WORTH_TELLING = timedelta(minutes=5)
 
 
@@ -87,7 +87,7 @@ def demo(*, database: Path | None, seed: int) -> Answer:
         for outcomes in shown.outcomes:
             tally.add(outcomes)
         page = _Page(
-            database=str(path),
+            database=str(path.resolve()),
             parcel=messages.PARCEL,
             execution_id=shown.execution_id,
             tally=tally,
@@ -144,7 +144,7 @@ def _show(page: _Page, screen: Screen) -> None:
     screen.say(f"The story of parcel {page.parcel}", "bold")
     _show_story(page, screen)
     screen.say()
-    screen.say(f"All of it is in {page.database}, an SQLite file. Now try:", "bold")
+    screen.say(f"All of it is in the SQLite file {clean(page.database)}. Now try:", "bold")
     for title, line in page.commands:
         screen.say(f"# {title}", "dim")
         # A long line is parted where a shell takes it as one.
@@ -156,7 +156,8 @@ def _show_outcomes(page: _Page, screen: Screen) -> None:
 
     names = [binding.id for binding in BINDINGS]
     counts = page.tally.by_binding
-    shown = table("outcome", *names, "all", numbers=[*names, "all"])
+    gap = 2 if screen.width >= _ROOMY else 1
+    shown = table("outcome", *names, "all", numbers=[*names, "all"], gap=gap)
     totals = {name: count for name, count in page.tally.outcomes().items() if name != "no_match"}
     for outcome in in_order(totals):
         cells = [counts[name][outcome] if name in counts else 0 for name in names]
@@ -175,18 +176,23 @@ def _show_outcomes(page: _Page, screen: Screen) -> None:
 
 
 def _show_story(page: _Page, screen: Screen) -> None:
-    shown = table("came", "late by", "message", "outcome", "state of the parcel", numbers=["late by"])
+    shown = table("came", "late", "message", "outcome", "state of the parcel", numbers=["late"])
     for line in page.lines:
         late = timedelta(seconds=line["late_by_seconds"])
         stepped = line["before"] is not None
         shown.add_row(
             cell(f"{line['arrived']:%H:%M}"),
-            Text(span(late) if late >= _WORTH_TELLING else ""),
+            Text(_hours(late) if late >= _WORTH_TELLING else ""),
             cell(line["message_id"]),
             cell(line["outcome"], "green" if line["outcome"].endswith("delivered") else "yellow"),
             cell(line["states"], "" if stepped else "dim"),
         )
     screen.print(shown)
+
+
+def _hours(late: timedelta) -> str:
+    hours, minutes = divmod(int(late.total_seconds()) // 60, 60)
+    return f"{hours}:{minutes:02}"
 
 
 # --- What to type next ----------------------------------------------------------------------------

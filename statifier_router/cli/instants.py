@@ -41,18 +41,3 @@ def parse(text: str, field: str, now: datetime) -> datetime:
 def shown(instant: datetime) -> str:
     """To the second, in UTC, as tables show it."""
     return f"{instant:%Y-%m-%d %H:%M:%S}"
-
-
-def span(between: timedelta) -> str:
-    """How long, in the two largest units that tell something.
-
-    >>> span(timedelta(hours=50, minutes=7))
-    '2 d 2 h'
-    """
-    seconds = int(abs(between).total_seconds())
-    parts: list[str] = []
-    for name, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, seconds = divmod(seconds, size)
-        if count or (name == "s" and not parts):
-            parts.append(f"{count} {name}")
-    return " ".join(parts[:2])

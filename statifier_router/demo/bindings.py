@@ -17,7 +17,7 @@ BINDINGS = (
     Binding(
         id="cancels",
         source="shop",
-        match={"kind": "cancellation"},
+        match={"kind": "cancel"},
         key="order.parcel",
         document="parcel",
         event="cancelled",

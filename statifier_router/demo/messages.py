@@ -70,7 +70,7 @@ def _life(dice: random.Random, start: datetime, parcel: str, before: list[Arriva
         # Some are cancelled in time, some too late, and some shops cancel what they never ordered.
         later = at + timedelta(minutes=dice.randrange(1, 240))
         which = f"{parcel}X" if dice.random() < 0.3 else parcel
-        yield from _sent(dice, _shop("cancellation", which, later), later)
+        yield from _sent(dice, _shop("cancel", which, later), later)
     at += timedelta(minutes=dice.randrange(5, 120))
     yield from _sent(dice, _carrier("pickup", parcel, at), at)
     for _ in range(dice.choice((1, 1, 2, 2, 3))):
@@ -134,7 +134,7 @@ def _story(start: datetime) -> Iterator[Arrival]:
     pickup = _carrier("pickup", PARCEL, clock(9, 40))
     first = _depot("OPO", PARCEL, clock(11, 5))
     second = _depot("LYS", PARCEL, clock(14, 20))
-    cancel = _shop("cancellation", PARCEL, clock(14, 45))
+    cancel = _shop("cancel", PARCEL, clock(14, 45))
     delivery = _carrier("delivery", PARCEL, clock(16, 30))
     yield from told(pickup, clock(9, 40), clock(9, 40), clock(9, 55))
     yield from told(order, clock(8, 2), clock(10, 12))
