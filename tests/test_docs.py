@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +65,36 @@ def test_a_how_to_guide(page, database, folder, names, monkeypatch):
     monkeypatch.setenv("DATABASE_URL", database.url)
     pages.run(DOCS / "how-to" / "index.md", folder, names)
     pages.run(page, folder, names)
+    if page.stem == "test-your-charts":
+        # Its executions run on a scripted chart.
+        names["config"] = names["trial"]
+
+
+def test_the_example_of_a_test(folder):
+    """The test that a reader copies passes, with nothing but the library's own plugin."""
+    setup = [block for block in pages.blocks(DOCS / "how-to" / "index.md") if block.file]
+    (example,) = [
+        block
+        for block in pages.blocks(DOCS / "how-to" / "test-your-charts.md", "py")
+        if "def test_" in block.code
+    ]
+    (folder / "parcels.py").write_text("".join(block.code for block in setup), encoding="utf-8")
+    (folder / "test_parcels.py").write_text(example.code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "statifier_router.testing.plugin", "test_parcels.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTHONPATH": os.pathsep.join([str(folder), str(DOCS.parent)]),
+        },
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 REFERENCE = (DOCS / "reference.md").read_text(encoding="utf-8")
