@@ -22,7 +22,7 @@ from statifier_router import dialect
 from statifier_router.ambient import Frame
 from statifier_router.bindings import Binding
 from statifier_router.clock import as_utc
-from statifier_router.config import Config, checked_bindings
+from statifier_router.config import Config
 from statifier_router.dialect import Prepared
 from statifier_router.errors import ConfigError
 from statifier_router.executions import SQLExecutor
@@ -245,7 +245,7 @@ def reap(
                 "give the bindings of every scope"
             )
         bindings = config.bindings
-    horizons = _horizons(checked_bindings(bindings, "bindings"))
+    horizons = _horizons(_of_every_scope(bindings))
     instant = config.now() if now is None else as_utc(now, "now", ConfigError)
     limit = checked_limit(limit)
     if after is not None and (isinstance(after, bool) or not isinstance(after, int)):
@@ -277,6 +277,16 @@ def reap(
         )
 
     return run(config, work, connection=connection)
+
+
+def _of_every_scope(bindings: object) -> Sequence[Binding]:
+    """The bindings, which may share ids: each scope has its own."""
+    if isinstance(bindings, (str, bytes)) or not isinstance(bindings, Sequence):
+        raise ConfigError(f"bindings must be a sequence of Binding, not {type(bindings).__name__}")
+    for binding in bindings:
+        if not isinstance(binding, Binding):
+            raise ConfigError(f"bindings holds a {type(binding).__name__}, which is not a Binding")
+    return bindings
 
 
 def _horizons(bindings: Sequence[Binding]) -> dict[str, timedelta]:

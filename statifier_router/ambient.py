@@ -20,7 +20,12 @@ from attrs import define, field
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
+# Scope, document and key.
+Place = tuple[str, str, str]
+Home = tuple[int, "asyncio.Task[Any] | None"]
+
 _frames: ContextVar[Frame | None] = ContextVar("statifier_router_frames", default=None)
+_route: ContextVar[tuple[str, Home] | None] = ContextVar("statifier_router_route", default=None)
 
 
 def _here() -> tuple[int, asyncio.Task[Any] | None]:
@@ -43,7 +48,10 @@ class Frame:
             cannot be committed any more: the door that opened it starts again.
         lock_timeout: bounds each wait for a lock in a transaction that the library opened; None in a
             borrowed one, whose settings are its caller's.
-        stepping: the executions whose step is open.
+        stepping: the executions whose step is open, and where each of them is addressed.
+        queue: sends to executions whose step is open; the outermost door delivers them before the
+            commit. `hops` counts those that it delivered.
+        depth: how many doors are open in this transaction.
         waiting_for: the execution whose row lock is being waited for, for the error's sake.
         suspect: while one statement may wait for several things: finds out which execution is held,
             once the wait has run out and was undone.
@@ -54,7 +62,10 @@ class Frame:
     minted: dict[tuple[str, ...], str] = field(factory=dict)
     doomed: Exception | None = None
     lock_timeout: timedelta | None = None
-    stepping: set[str] = field(factory=set)
+    stepping: dict[str, Place] = field(factory=dict)
+    queue: list[Any] = field(factory=list)
+    hops: int = 0
+    depth: int = 0
     waiting_for: str | None = None
     suspect: Callable[[Connection], str | None] | None = None
     open: bool = True
@@ -103,10 +114,26 @@ def entered(
 
 
 @contextmanager
-def stepping(frame: Frame, execution_id: str) -> Iterator[None]:
+def stepping(frame: Frame, execution_id: str, place: Place) -> Iterator[None]:
     """Mark the execution's step as open for the block."""
-    frame.stepping.add(execution_id)
+    frame.stepping[execution_id] = place
     try:
         yield
     finally:
-        frame.stepping.discard(execution_id)
+        frame.stepping.pop(execution_id, None)
+
+
+@contextmanager
+def running_route(execution_id: str) -> Iterator[None]:
+    """Mark that a host's route runs for this execution, here, for the block."""
+    token = _route.set((execution_id, _here()))
+    try:
+        yield
+    finally:
+        _route.reset(token)
+
+
+def route_running() -> str | None:
+    """The execution for which a route runs in this thread and task, or None."""
+    mark = _route.get()
+    return mark[0] if mark is not None and mark[1] == _here() else None

@@ -8,14 +8,14 @@ run it; what differs between them is in the `Task`, and in whether a savepoint b
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from attrs import frozen
 
-from statifier_router import ambient, charts, dialect, ids
+from statifier_router import charts, dialect, ids
 from statifier_router.ambient import Frame
 from statifier_router.config import Config
+from statifier_router.driving import Driving, Input, OutgoingFor
 from statifier_router.errors import (
     ConfigError,
     DeliveryError,
@@ -23,18 +23,9 @@ from statifier_router.errors import (
     ExecutionNotFound,
     ExecutionSuspended,
     IsolationConflict,
-    StepFailed,
 )
 from statifier_router.executions import SQLExecutor
-from statifier_router.executor import (
-    Discarded,
-    EffectRefused,
-    Execution,
-    Executor,
-    KeyedEffect,
-    StepContext,
-    Stepped,
-)
+from statifier_router.executor import Discarded, Execution, Executor
 from statifier_router.merged_plan import MergedActs
 from statifier_router.outcomes import (
     CreatedAndDelivered,
@@ -49,10 +40,6 @@ from statifier_router.tasks import Task
 from statifier_router.text import NAME_LIMIT, checked
 from statifier_router.transactions import refuse_ended, refuse_open_step, run
 
-Effects = Callable[[KeyedEffect], EffectRefused | None]
-# Makes the handler of one execution's effects, for the delivery that is running.
-EffectsFor = Callable[[Frame, Task, str], Effects]
-
 _ADDRESS_TRIES = 3
 
 
@@ -64,7 +51,8 @@ class _Delivering:
     frame: Frame
     task: Task
     acts: Acts
-    effects_for: EffectsFor
+    executor: Executor
+    outgoing_for: OutgoingFor
 
 
 def perform(
@@ -72,7 +60,7 @@ def perform(
     task: Task,
     *,
     executor: Executor,
-    effects_for: EffectsFor,
+    outgoing_for: OutgoingFor,
     connection: Any = None,
     savepoint: bool,
 ) -> Outcome:
@@ -84,7 +72,7 @@ def perform(
     def work(frame: Frame) -> Outcome:
         acts = _acts(config, frame, executor, task)
         try:
-            return _deliver(_Delivering(config, frame, task, acts, effects_for))
+            return _deliver(_Delivering(config, frame, task, acts, executor, outgoing_for))
         except DeliveryError as error:
             if error.binding_id is None:
                 error.binding_id = task.binding_id
@@ -174,10 +162,7 @@ class _StaleSnapshot(IsolationConflict, ConfigError):
 
 def _create(d: _Delivering, execution_id: str) -> tuple[Outcome, str | None]:
     chart = charts.for_document(d.config, d.task.scope, d.task.document)
-    refuse_ended(d.frame.connection)
-    with ambient.stepping(d.frame, execution_id):
-        created = d.acts.create(_context(d, execution_id), execution_id, chart)
-    _refuse_failed(d.config, created)
+    created = _driving(d, execution_id).create(chart, d.acts.create)
     if created.execution.terminal:
         return _finished(d, execution_id)
     return _step(d, created.execution, chart, is_new=True)
@@ -201,11 +186,9 @@ def _existing(d: _Delivering, execution_id: str) -> tuple[Outcome, str | None]:
 
 
 def _step(d: _Delivering, execution: Execution, chart: Chart, *, is_new: bool) -> tuple[Outcome, str | None]:
-    with ambient.stepping(d.frame, execution.id):
-        stepped = d.acts.step(_context(d, execution.id), execution, chart, d.task.event)
+    stepped = _driving(d, execution.id).step(execution, chart, d.task.event, d.acts.step)
     if isinstance(stepped, Discarded):
         return _finished(d, execution.id)
-    _refuse_failed(d.config, stepped)
     answer = stepped.step.outcome
     if answer in ("refused", "ignored") and d.task.drops_unmatched:
         return Dropped(d.task.binding_id, "unmatched_event", execution.id), answer
@@ -220,29 +203,23 @@ def _finished(d: _Delivering, execution_id: str) -> tuple[Outcome, str | None]:
     return Dropped(d.task.binding_id, "finished", execution_id), None
 
 
-def _refuse_failed(config: Config, stepped: Stepped) -> None:
-    """Raise `StepFailed` for an answer that must leave nothing behind."""
-    step = stepped.step
-    if step.outcome == "failed":
-        reason = "; ".join(step.errors) or "its step answered 'failed'"
-        raise StepFailed(stepped.execution.id, reason)
-    if step.errors and config.on_chart_error == "reject":
-        raise StepFailed(stepped.execution.id, "; ".join(step.errors))
-
-
-def _context(d: _Delivering, execution_id: str) -> StepContext:
+def _driving(d: _Delivering, execution_id: str) -> Driving:
     task = d.task
-    return StepContext(
-        connection=d.frame.connection,
+    return Driving(
         config=d.config,
-        scope=task.scope,
-        document=task.document,
-        key=task.key,
-        message_id=task.message_id,
-        now=task.now,
-        context=task.context,
-        effects=d.effects_for(d.frame, task, execution_id),
-        door=task.door,
-        driver=task.digest,
+        frame=d.frame,
+        executor=d.executor,
+        outgoing_for=d.outgoing_for,
+        input=Input(
+            execution_id=execution_id,
+            scope=task.scope,
+            document=task.document,
+            key=task.key,
+            message_id=task.message_id,
+            now=task.now,
+            context=task.context,
+            door=task.door,
+            digest=task.digest,
+        ),
         journal=d.acts.journal,
     )

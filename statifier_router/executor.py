@@ -6,6 +6,7 @@ its own implements these three methods, each called inside the delivery's transa
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -87,6 +88,7 @@ class StepContext:
     `effects` hands one effect on and answers None, or why it was refused. `door` and `driver` go
     into the input log and the idempotency keys: `driver` is the digest of the event that drives the
     step. `journal` takes the writes of `SQLExecutor`; an executor with a store of its own needs none.
+    With `keeps_unmatched` an answer "refused" or "ignored" is to leave no trace: the event is kept.
     """
 
     connection: Connection = field(repr=False)
@@ -101,6 +103,15 @@ class StepContext:
     door: Door = field(default="deliver", kw_only=True)
     driver: str = field(default="", kw_only=True, repr=False)
     journal: Journal | None = field(default=None, kw_only=True, repr=False)
+    keeps_unmatched: bool = field(default=False, kw_only=True)
+
+    def effect_key(self, execution_id: str, revision: int, wave: int | str, index: int) -> str:
+        """The idempotency key of one effect, equal when the same event drives the same position again.
+
+        `revision` is the one after the step.
+        """
+        driver = hashlib.sha256(f"{self.message_id}\n{self.driver}".encode()).hexdigest()[:32]
+        return f"{execution_id}:{revision}:{wave}:{index}:{driver}"
 
 
 @frozen

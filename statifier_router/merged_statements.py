@@ -44,6 +44,7 @@ EXECUTION_COLUMNS = (
     "failure",
     "created_at",
     "ended_at",
+    "deferred",
 )
 
 STATUS = EXECUTION + EXECUTION_COLUMNS.index("status")

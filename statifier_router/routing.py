@@ -14,9 +14,10 @@ from statifier_router.ambient import Frame
 from statifier_router.bindings import Binding, Plan
 from statifier_router.clock import as_utc
 from statifier_router.config import Config, checked_bindings
+from statifier_router.driving import Input
 from statifier_router.errors import ConfigError, DeliveryError, MessageError, StepFailed
 from statifier_router.executions import SQLExecutor
-from statifier_router.executor import EffectRefused, KeyedEffect
+from statifier_router.executor import EffectRefused, KeyedEffect, StepContext, Stepped
 from statifier_router.messages import Delivery, Envelope, Message
 from statifier_router.outcomes import KeyRefused, NoMatch, Outcome
 from statifier_router.refusals import KeyRefusal, MatchRefused
@@ -204,7 +205,7 @@ def _perform(config: Config, task: Task, connection: Any, *, savepoint: bool) ->
         config,
         task,
         executor=config.executor or _DEFAULT_EXECUTOR,
-        effects_for=_no_sends,
+        outgoing_for=_NoSends,
         connection=connection,
         savepoint=savepoint,
     )
@@ -218,19 +219,23 @@ def _perform(config: Config, task: Task, connection: Any, *, savepoint: bool) ->
     return outcome
 
 
-def _no_sends(frame: Frame, task: Task, execution_id: str) -> Any:
-    """Refuse every effect with an error that undoes the delivery: it is told, never dropped."""
+class _NoSends:
+    """Refuses every effect with an error that undoes the delivery: it is told, never dropped."""
 
-    def refuse(keyed: KeyedEffect) -> EffectRefused | None:
+    def __init__(self, frame: Frame, driven: Input) -> None:
+        self.execution_id = driven.execution_id
+
+    def __call__(self, keyed: KeyedEffect) -> EffectRefused | None:
         effect = keyed.effect
         what = (
             f"cancels the send {effect.send_id!r}"
             if isinstance(effect, Cancel)
             else f"sends {effect.event!r} to {effect.target!r}"
         )
-        raise StepFailed(execution_id, f"it {what}, and this version hands no sends on")
+        raise StepFailed(self.execution_id, f"it {what}, and this version hands no sends on")
 
-    return refuse
+    def completed(self, stepped: Stepped, context: StepContext) -> None:
+        pass
 
 
 def _check_config(config: object) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
@@ -72,7 +71,6 @@ def run(
     connection: Any = None,
     savepoint: bool = False,
     binding_id: str | None = None,
-    pause: Callable[[float], None] = time.sleep,
 ) -> T:
     """Run `work` in the transaction in force, or in one of its own that is committed after it.
 
@@ -94,25 +92,28 @@ def run(
             delay = retries.pause_after(error)
             if delay is None:
                 raise_translated(config, error, binding_id)
-        pause(delay)
+        # No connection is held here.
+        dialect.pause(config.writer, delay)
 
 
 def joinable(config: Config, connection: Any) -> Frame | Connection | None:
     """What a call joins: the frame of an open delivery, a borrowed connection, or None for neither.
 
-    Raises `ConfigError` for a connection that cannot carry a delivery, before any statement.
+    Raises `ConfigError` for a connection that cannot carry a delivery, and for an asynchronous engine
+    where nobody awaits it, before any statement.
     """
+    dialect.check_bridged(config.writer)
     if connection is None:
-        return ambient.in_force(config.engine)
+        return ambient.in_force(config.writer)
     borrowed = connection_of(connection, config)
     frame = ambient.of_connection(borrowed)
     if frame is not None:
         return frame
     dialect.check_borrowed(borrowed)
-    if borrowed.dialect.name != config.engine.dialect.name:
+    if borrowed.dialect.name != config.writer.dialect.name:
         raise ConfigError(
             f"connection is one to {borrowed.dialect.name}, the configuration's engine is one to "
-            f"{config.engine.dialect.name}"
+            f"{config.writer.dialect.name}"
         )
     return borrowed
 
@@ -134,7 +135,7 @@ def connection_of(connection: Any, config: Config) -> Connection:
     try:
         return connection.connection()
     except UnboundExecutionError:
-        return connection.connection(bind_arguments={"bind": config.engine})
+        return connection.connection(bind_arguments={"bind": config.writer})
 
 
 def attempt(
@@ -202,6 +203,7 @@ def _in_savepoint(frame: Frame, work: Callable[[Frame], T], *, refuse_doomed: bo
     connection = frame.connection
     name = f"sr_delivery_{next(_savepoints)}"
     connection.exec_driver_sql(f"SAVEPOINT {name}")
+    queued = len(frame.queue)
     try:
         answer = work(frame)
         if refuse_doomed and frame.doomed is not None:
@@ -209,6 +211,8 @@ def _in_savepoint(frame: Frame, work: Callable[[Frame], T], *, refuse_doomed: bo
         _check_open(connection)
         connection.exec_driver_sql(f"RELEASE SAVEPOINT {name}")
     except BaseException:
+        # What was queued inside goes with it.
+        del frame.queue[queued:]
 
         def undo() -> None:
             connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {name}")
@@ -225,14 +229,29 @@ def travels(error: BaseException) -> bool:
     return trouble is not None and trouble.kind in ("retry", "busy")
 
 
+def undone(frame: Frame, work: Callable[[], T], *, when: Callable[[T], bool]) -> T:
+    """Do `work` in a savepoint of its own, and undo what it wrote where its answer says so."""
+    connection = frame.connection
+    name = f"sr_delivery_{next(_savepoints)}"
+    connection.exec_driver_sql(f"SAVEPOINT {name}")
+    answer = work()
+    if when(answer):
+        connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {name}")
+    connection.exec_driver_sql(f"RELEASE SAVEPOINT {name}")
+    return answer
+
+
 def _undo(connection: Connection, undo: Callable[[], None]) -> None:
     """Undo, without ever hiding the error being handled: a connection that cannot is given up."""
     if connection.invalidated or connection.closed:
         return
     try:
         undo()
-    except Exception:
+    except BaseException as failure:
         connection.invalidate()
+        if not isinstance(failure, Exception):
+            # Nothing hides that this very undo was interrupted.
+            raise
 
 
 def _check_open(connection: Connection) -> None:

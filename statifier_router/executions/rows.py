@@ -20,6 +20,13 @@ from statifier_router.schema import Schema
 
 
 @frozen
+class StoredExecution(Execution):
+    """An execution of `SQLExecutor`, with the number of events that are kept for it."""
+
+    deferred: int = field(default=0, kw_only=True, repr=False)
+
+
+@frozen
 class Input:
     """One row of an execution's input log, in the order of `seq`.
 
@@ -47,9 +54,9 @@ def from_row(row: Row) -> Execution:
     """The execution of a row of `statements.read`."""
     (
         execution_id, document, scope, key, content_hash, interpreter, status,
-        position, active, revision, failure, created_at, ended_at,
+        position, active, revision, failure, created_at, ended_at, deferred,
     ) = row  # fmt: skip
-    return Execution(
+    return StoredExecution(
         execution_id,
         document,
         scope,
@@ -63,6 +70,7 @@ def from_row(row: Row) -> Execution:
         failure,
         created_at,
         ended_at,
+        deferred=deferred,
     )
 
 

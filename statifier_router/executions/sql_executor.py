@@ -6,7 +6,6 @@ Everything is written after the effects, so that a row exists in its final form 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from datetime import datetime
 
@@ -53,7 +52,7 @@ class SQLExecutor:
         answer = ask_create(chart, execution_id, data=data, now=context.now)
         step, reentries = _hand_on(context, execution_id, 0, chart, answer)
         status, failure, ended_at = _ending(step, context.now)
-        execution = Execution(
+        execution = rows.StoredExecution(
             id=execution_id,
             document=context.document,
             scope=context.scope,
@@ -100,6 +99,8 @@ class SQLExecutor:
             event_id=context.message_id,
             now=context.now,
         )
+        if context.keeps_unmatched and not changes_position(answer):
+            return Stepped(execution, answer)
         revision = execution.revision + 1
         step, reentries = _hand_on(context, execution.id, revision, chart, answer)
         moved = bool(reentries) or changes_position(answer)
@@ -230,9 +231,8 @@ def _hand_on_wave(
     refusals: list[tuple[Send, EffectRefused]] = []
     if not step.effects:
         return refusals
-    driver = hashlib.sha256(f"{context.message_id}\n{context.driver}".encode()).hexdigest()[:32]
     for index, effect in enumerate(step.effects, start=first):
-        key = f"{execution_id}:{revision}:{wave}:{index}:{driver}"
+        key = context.effect_key(execution_id, revision, wave, index)
         refused = context.effects(KeyedEffect(effect, key, index, wave))
         if refused is not None and isinstance(effect, Send):
             refusals.append((effect, refused))

@@ -32,6 +32,7 @@ def read(schema: Schema, *, lock: bool) -> Prepared:
         table.c.failure,
         table.c.created_at,
         table.c.ended_at,
+        table.c.deferred,
     ).where(table.c.id == bindparam("execution_id"))
     # NO KEY UPDATE: nothing ever changes the id, so nothing that only refers to it has to wait.
     locking = statement.with_for_update(key_share=True) if lock else statement

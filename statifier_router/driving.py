@@ -1,0 +1,145 @@
+"""Driving one execution by one input: its step's mark, its failures, its effects, its end.
+
+Doors, timers, kept events and refused sends all step an execution this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Protocol
+
+from attrs import field, frozen
+
+from statifier_router import ambient
+from statifier_router.ambient import Frame
+from statifier_router.config import Config
+from statifier_router.errors import StepFailed
+from statifier_router.executions import SQLExecutor
+from statifier_router.executions.journal import Journal
+from statifier_router.executor import (
+    Discarded,
+    Door,
+    EffectRefused,
+    Execution,
+    Executor,
+    KeyedEffect,
+    StepContext,
+    Stepped,
+)
+from statifier_router.messages import Event
+from statifier_router.steps import Chart
+from statifier_router.transactions import undone
+
+
+class Outgoing(Protocol):
+    """Takes what one execution sends while it is driven, and its end."""
+
+    def __call__(self, keyed: KeyedEffect) -> EffectRefused | None:
+        """Hand one effect on; answer None, or why it was refused."""
+        ...
+
+    def completed(self, stepped: Stepped, context: StepContext) -> None:
+        """The execution ended in this very create or step."""
+        ...
+
+
+@frozen(kw_only=True)
+class Input:
+    """What drives an execution: whose it is, and the identity that makes its effects' keys."""
+
+    execution_id: str
+    scope: str
+    document: str
+    key: str = field(repr=False)
+    message_id: str
+    now: datetime
+    context: Mapping[str, str] = field(repr=False)
+    door: Door
+    digest: str = field(repr=False)
+
+
+OutgoingFor = Callable[[Frame, Input], Outgoing]
+
+
+@frozen
+class Driving:
+    """One execution, driven by one input, in one transaction."""
+
+    config: Config
+    frame: Frame
+    executor: Executor
+    outgoing_for: OutgoingFor
+    input: Input
+    journal: Journal | None = None
+    # An event that the chart does not take leaves no trace: whoever drives it keeps it.
+    keeps_unmatched: bool = False
+
+    def create(
+        self, chart: Chart, act: Callable[[StepContext, str, Chart], Stepped] | None = None
+    ) -> Stepped:
+        """Create the execution. Raises `StepFailed` for an answer that must leave nothing behind."""
+        own = self.input
+        outgoing = self.outgoing_for(self.frame, own)
+        context = self._context(outgoing)
+        with ambient.stepping(self.frame, own.execution_id, (own.scope, own.document, own.key)):
+            created = (act or self.executor.create)(context, own.execution_id, chart)
+            self._settle(created, context, outgoing)
+        return created
+
+    def step(
+        self,
+        execution: Execution,
+        chart: Chart,
+        event: Event,
+        act: Callable[[StepContext, Execution, Chart, Event], Stepped | Discarded] | None = None,
+    ) -> Stepped | Discarded:
+        """Step a locked (or just created) execution with one event. Raises `StepFailed`."""
+        own = self.input
+        outgoing = self.outgoing_for(self.frame, own)
+        context = self._context(outgoing)
+        with ambient.stepping(self.frame, own.execution_id, (own.scope, own.document, own.key)):
+
+            def work() -> Stepped | Discarded:
+                return (act or self.executor.step)(context, execution, chart, event)
+
+            if self.keeps_unmatched and not isinstance(self.executor, SQLExecutor):
+                # A host's executor may have written what must leave no trace.
+                stepped = undone(self.frame, work, when=_is_unmatched)
+            else:
+                stepped = work()
+            if isinstance(stepped, Stepped):
+                self._settle(stepped, context, outgoing)
+        return stepped
+
+    def _settle(self, stepped: Stepped, context: StepContext, outgoing: Outgoing) -> None:
+        step = stepped.step
+        if step.outcome == "failed":
+            reason = "; ".join(step.errors) or "its step answered 'failed'"
+            raise StepFailed(stepped.execution.id, reason)
+        if step.errors and self.config.on_chart_error == "reject":
+            raise StepFailed(stepped.execution.id, "; ".join(step.errors))
+        if stepped.execution.terminal:
+            outgoing.completed(stepped, context)
+
+    def _context(self, outgoing: Outgoing) -> StepContext:
+        own = self.input
+        return StepContext(
+            connection=self.frame.connection,
+            config=self.config,
+            scope=own.scope,
+            document=own.document,
+            key=own.key,
+            message_id=own.message_id,
+            now=own.now,
+            context=own.context,
+            effects=outgoing,
+            door=own.door,
+            driver=own.digest,
+            journal=self.journal,
+            keeps_unmatched=self.keeps_unmatched,
+        )
+
+
+def _is_unmatched(stepped: Stepped | Discarded) -> bool:
+    return isinstance(stepped, Stepped) and stepped.step.outcome in ("refused", "ignored")
