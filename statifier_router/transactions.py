@@ -200,19 +200,29 @@ def _borrowed(
 
 
 def _in_savepoint(frame: Frame, work: Callable[[Frame], T], *, refuse_doomed: bool = False) -> T:
-    connection = frame.connection
-    name = f"sr_delivery_{next(_savepoints)}"
-    connection.exec_driver_sql(f"SAVEPOINT {name}")
     queued = len(frame.queue)
     try:
-        answer = work(frame)
-        if refuse_doomed and frame.doomed is not None:
-            raise frame.doomed
-        _check_open(connection)
-        connection.exec_driver_sql(f"RELEASE SAVEPOINT {name}")
+        with _savepoint(frame.connection):
+            answer = work(frame)
+            if refuse_doomed and frame.doomed is not None:
+                raise frame.doomed
+            _check_open(frame.connection)
     except BaseException:
         # What was queued inside goes with it.
         del frame.queue[queued:]
+        raise
+    return answer
+
+
+@contextmanager
+def _savepoint(connection: Connection) -> Iterator[None]:
+    """Keep what the block did where it ends well; undo it, and only it, where it raises."""
+    name = f"sr_delivery_{next(_savepoints)}"
+    connection.exec_driver_sql(f"SAVEPOINT {name}")
+    try:
+        yield
+        connection.exec_driver_sql(f"RELEASE SAVEPOINT {name}")
+    except BaseException:
 
         def undo() -> None:
             connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {name}")
@@ -220,7 +230,6 @@ def _in_savepoint(frame: Frame, work: Callable[[Frame], T], *, refuse_doomed: bo
 
         _undo(connection, undo)
         raise
-    return answer
 
 
 def travels(error: BaseException) -> bool:
@@ -346,12 +355,15 @@ def _probe_schema(config: Config, error: Exception, borrowed: Connection | None)
 
 @contextmanager
 def reading(config: Config, connection: Any = None) -> Iterator[Connection]:
-    """A connection to read on: the transaction in force, else one of its own that ends after."""
+    """A connection to read on: the transaction in force, else one of its own that ends after.
+
+    On a borrowed one a savepoint brackets the reading, so that its caller may go on after a fault.
+    """
     joined = joinable(config, connection)
     if isinstance(joined, Frame):
         yield joined.connection
     elif joined is not None:
-        with _told_reader(config):
+        with _told_reader(config, borrowed=joined), _savepoint(joined):
             yield joined
     else:
         with _told_reader(config), config.reader.connect() as own:
@@ -359,11 +371,11 @@ def reading(config: Config, connection: Any = None) -> Iterator[Connection]:
 
 
 @contextmanager
-def _told_reader(config: Config) -> Iterator[None]:
+def _told_reader(config: Config, *, borrowed: Connection | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise_translated(config, error, None)
+        raise_translated(config, error, None, borrowed=borrowed)
 
 
 def refuse_open_step(frame: Frame, execution_id: str) -> None:
