@@ -86,6 +86,16 @@ def in_force(engine: Engine) -> Frame | None:
     return None
 
 
+def any_here() -> bool:
+    """Whether a delivery, on whatever database, is running in this thread and task."""
+    frame = _frames.get()
+    while frame is not None:
+        if frame.is_here():
+            return True
+        frame = frame.parent
+    return False
+
+
 def of_connection(connection: Connection) -> Frame | None:
     """The open frame that already works on this very connection, or None."""
     frame = _frames.get()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import frozen
 from sqlalchemy import (
@@ -37,7 +37,12 @@ from statifier_router.steps import Chart
 from statifier_router.tables import Tables
 from statifier_router.text import NAME_LIMIT, checked
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
 T = TypeVar("T")
+
+_MEND = "keep charts with a ChartStore over statifier_router.create_engine(url)"
 
 
 @frozen
@@ -59,18 +64,19 @@ class ChartStore:
 
     Reads and writes join the delivery that is running in this thread, so that a pool of one
     connection suffices; otherwise each call is a transaction of its own. Compiled charts are kept
-    per process, by hash.
+    per process, by hash. Over an `AsyncEngine` it serves the deliveries of `statifier_router.aio`;
+    its other methods block, and are called on a store over a plain engine.
 
     >>> from statifier_router import ChartStore, create_engine
     >>> ChartStore(create_engine("sqlite:///parcels.db")).by_hash.__name__
     'by_hash'
     """
 
-    def __init__(self, engine: Engine, *, tables: Tables = Tables()) -> None:
-        dialect.check_prepared(engine)
-        self._engine = engine
-        self._writer = dialect.owned_options(engine)
-        self._reader = dialect.reader_options(engine)
+    def __init__(self, engine: Engine | AsyncEngine, *, tables: Tables = Tables()) -> None:
+        # Of an AsyncEngine, the one behind it, which works inside the bridge alone.
+        self._engine = dialect.check_prepared(engine)
+        self._writer = dialect.owned_options(self._engine)
+        self._reader = dialect.reader_options(self._engine)
         self._schema = schema_of(tables)
         self._lock = threading.Lock()
         self._compiled: dict[str, Chart] = {}
@@ -213,6 +219,7 @@ class ChartStore:
         if frame is not None:
             yield frame.connection, True
         else:
+            dialect.check_bridged(self._engine, _MEND)
             with self._reader.connect() as connection:
                 yield connection, False
 
@@ -220,6 +227,7 @@ class ChartStore:
         frame = ambient.in_force(self._engine)
         if frame is not None:
             return work(frame.connection)
+        dialect.check_bridged(self._engine, _MEND)
         with self._writer.begin() as connection:
             return work(connection)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from inspect import iscoroutinefunction
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from attrs import field, frozen
 from sqlalchemy import Engine
@@ -18,6 +19,9 @@ from statifier_router.executor import Executor
 from statifier_router.schema import Schema, schema_of
 from statifier_router.steps import Chart
 from statifier_router.tables import Tables
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 T = TypeVar("T")
 
@@ -70,14 +74,20 @@ def checked_bindings(value: object, name: str) -> tuple[Binding, ...]:
     return tuple(value)
 
 
+def _as_given(engine: Engine | AsyncEngine) -> Engine:
+    # Whoever has a plain engine reads one; who has an AsyncEngine works with their own name for it.
+    return cast("Engine", engine)
+
+
 @frozen(kw_only=True, eq=False)
 class Config:
     """The library's configuration. Making one checks every field and never connects.
 
-    A faulty field raises `ConfigError`, naming it.
+    A faulty field raises `ConfigError`, naming it. The callables are plain functions under asyncio too.
 
     Attributes:
-        engine: a SQLAlchemy engine that `create_engine` or `prepare_engine` made ready.
+        engine: a SQLAlchemy engine that `create_engine` or `prepare_engine` made ready; an
+            `AsyncEngine` for the coroutines of `statifier_router.aio`, and for them alone.
         charts: an object with `resolve(scope, document)` and `by_hash(content_hash)`; or give the
             two callables `resolver` and `chart_resolver` in its place.
         bindings: the bindings, in the order in which they are tried; or `bindings_resolver`, called
@@ -99,7 +109,7 @@ class Config:
     5
     """
 
-    engine: Engine = field(kw_only=False)
+    engine: Engine = field(kw_only=False, converter=_as_given)
     charts: Charts | None = None
     resolver: Callable[[str, str], Chart] | None = None
     chart_resolver: Callable[[str], Chart | None] | None = None
@@ -123,11 +133,12 @@ class Config:
     # Derived once here, so that no delivery works anything out again.
     schema: Schema = field(init=False, repr=False)
     chart_source: Charts = field(init=False, repr=False)
+    # Of an AsyncEngine, the one behind it.
     writer: Engine = field(init=False, repr=False)
     reader: Engine = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        dialect.check_prepared(self.engine)
+        engine = dialect.check_prepared(self.engine)
         derive = object.__setattr__
         derive(self, "chart_source", _charts(self.charts, self.resolver, self.chart_resolver))
         derive(self, "bindings", checked_bindings(self.bindings, "bindings"))
@@ -142,12 +153,12 @@ class Config:
             raise ConfigError(f"on_chart_error must be 'commit' or 'reject', not {self.on_chart_error!r}")
         for name in ("bindings_resolver", "clock", "mint_execution_id", "around_delivery"):
             value = getattr(self, name)
-            if value is not None and not callable(value):
-                raise ConfigError(f"{name} must be callable, not {type(value).__name__}")
+            if value is not None:
+                _check_callable(name, value)
         derive(self, "routes", MappingProxyType(dict(self.routes)))
         derive(self, "schema", schema_of(self.tables))
-        derive(self, "writer", dialect.owned_options(self.engine))
-        derive(self, "reader", dialect.reader_options(self.engine))
+        derive(self, "writer", dialect.owned_options(engine))
+        derive(self, "reader", dialect.reader_options(engine))
 
     def now(self) -> datetime:
         """The instant it is by this configuration's clock, in UTC."""
@@ -163,6 +174,7 @@ def _charts(charts: Any, resolver: Any, chart_resolver: Any) -> Charts:
         for method in ("resolve", "by_hash"):
             if not callable(getattr(charts, method, None)):
                 raise ConfigError(f"charts must have a method {method}; {type(charts).__name__} has none")
+            _check_callable(f"charts.{method}", getattr(charts, method))
         source: Charts = charts
         return source
     if resolver is None and chart_resolver is None:
@@ -170,9 +182,15 @@ def _charts(charts: Any, resolver: Any, chart_resolver: Any) -> Charts:
     for name, value in (("resolver", resolver), ("chart_resolver", chart_resolver)):
         if value is None:
             raise ConfigError(f"{name} is missing: resolver and chart_resolver go together")
-        if not callable(value):
-            raise ConfigError(f"{name} must be callable, not {type(value).__name__}")
+        _check_callable(name, value)
     return _TwoCallables(resolver, chart_resolver)
+
+
+def _check_callable(name: str, value: Any) -> None:
+    if not callable(value):
+        raise ConfigError(f"{name} must be callable, not {type(value).__name__}")
+    if iscoroutinefunction(value):
+        raise ConfigError(f"{name} must be a plain function, not a coroutine function: nobody would await it")
 
 
 def _check_executor(executor: object) -> None:

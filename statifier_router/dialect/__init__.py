@@ -1,5 +1,6 @@
 """The only place that asks which database this is: engines, borrowed connections, waits, faults."""
 
+from statifier_router.dialect.bridging import check_bridged, is_async_engine, pause
 from statifier_router.dialect.common import Kind, kind
 from statifier_router.dialect.connections import (
     check_borrowed,
@@ -12,9 +13,11 @@ from statifier_router.dialect.connections import (
 from statifier_router.dialect.engines import (
     BEGIN_OPTION,
     check_prepared,
+    checked_url,
     create_engine,
     is_prepared,
     owned_options,
+    prepare,
     prepare_engine,
     reader_options,
 )
@@ -35,16 +38,21 @@ __all__ = [
     "Trouble",
     "bound_waits",
     "check_borrowed",
+    "check_bridged",
     "check_prepared",
+    "checked_url",
     "create_engine",
     "has_ended",
     "insert_into",
+    "is_async_engine",
     "is_prepared",
     "is_serialization",
     "is_unique_violation",
     "kind",
     "lock_timeout_setting",
     "owned_options",
+    "pause",
+    "prepare",
     "prepare_engine",
     "reader_options",
     "restore_busy_timeout",

@@ -18,8 +18,9 @@ BUSY_TIMEOUT = "statifier_router_busy_timeout"
 # Milliseconds, on every connection of a prepared SQLite engine.
 SQLITE_BUSY_TIMEOUT = 5_000
 
-# The psycopg_async driver is the same one behind SQLAlchemy's bridge.
-DRIVERS = {"postgresql": ("psycopg", "psycopg_async"), "sqlite": ("pysqlite",)}
+DRIVERS = {"postgresql": ("psycopg",), "sqlite": ("pysqlite",)}
+# The same drivers behind SQLAlchemy's asyncio bridge; its own psycopg is one for both.
+ASYNC_DRIVERS = {"postgresql": ("psycopg", "psycopg_async"), "sqlite": ("aiosqlite",)}
 
 
 def kind(bind: Engine | Connection) -> Kind:
@@ -30,13 +31,19 @@ def kind(bind: Engine | Connection) -> Kind:
     return cast("Kind", name)
 
 
-def check_driver(field: str, database: str, driver: str) -> None:
+def check_driver(field: str, database: str, driver: str, *, asynchronous: bool = False) -> None:
     """Raise `ConfigError`, naming `field`, unless it is a database and a driver of ours."""
-    if database not in DRIVERS:
+    ours, others = (ASYNC_DRIVERS, DRIVERS) if asynchronous else (DRIVERS, ASYNC_DRIVERS)
+    if database not in ours:
         raise ConfigError(f"{field} must be one to PostgreSQL or SQLite, not {database}")
-    if driver not in DRIVERS[database]:
-        wanted = f"{database}+{DRIVERS[database][0]}"
-        raise ConfigError(f"{field} must use the driver {wanted}, not {database}+{driver}")
+    if driver in ours[database]:
+        return
+    problem = f"{field} must use the driver {database}+{ours[database][0]}, not {database}+{driver}"
+    if driver not in others[database]:
+        raise ConfigError(problem)
+    if asynchronous:
+        raise ConfigError(f"{problem}, which would block the event loop")
+    raise ConfigError(f"{problem}, which is asynchronous: statifier_router.aio has an engine for it")
 
 
 def is_autocommit(bind: Engine | Connection, option: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from psycopg.pq import TransactionStatus
 
@@ -31,7 +31,7 @@ def check_borrowed(connection: Connection) -> None:
     SQLite connection that is not from a prepared engine.
     """
     dialect = connection.dialect
-    check_driver("connection", dialect.name, dialect.driver)
+    check_driver("connection", dialect.name, dialect.driver, asynchronous=dialect.is_async)
     if kind(connection) == "sqlite":
         autocommit = is_autocommit(connection, connection.get_execution_options().get("isolation_level"))
     else:
@@ -100,7 +100,9 @@ def restore_busy_timeout(connection: Connection) -> None:
 def _busy_timeout(connection: Connection, milliseconds: int) -> None:
     info = connection.info
     if info.get(BUSY_TIMEOUT) != milliseconds:
-        driver(connection).execute(f"PRAGMA busy_timeout = {milliseconds:d}")
+        # Not the driver's own connection: that of an asynchronous driver would have to be awaited.
+        opened: Any = connection.connection.dbapi_connection
+        opened.execute(f"PRAGMA busy_timeout = {milliseconds:d}")
         info[BUSY_TIMEOUT] = milliseconds
 
 

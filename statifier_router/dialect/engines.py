@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import sqlalchemy
 from sqlalchemy import URL, Connection, Engine, event
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import AdaptedConnection, make_url
 from sqlalchemy.exc import ArgumentError
 
+from statifier_router.dialect.bridging import sync_engine
 from statifier_router.dialect.common import (
+    ASYNC_DRIVERS,
     BUSY_TIMEOUT,
+    DRIVERS,
     PREPARED,
     SQLITE_BUSY_TIMEOUT,
     check_driver,
-    driver,
     is_autocommit,
     kind,
 )
@@ -42,17 +44,24 @@ def create_engine(url: str | URL, **kw: Any) -> Engine:
     >>> create_engine("sqlite:///parcels.db")
     Engine(sqlite:///parcels.db)
     """
+    return prepare_engine(sqlalchemy.create_engine(checked_url(url), **kw))
+
+
+def checked_url(url: str | URL, *, asynchronous: bool = False) -> URL:
+    """The URL with a driver of ours; `ConfigError` for another database or driver, and in memory."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError, TypeError):
         # The text may hold a password.
         raise ConfigError("url is not a database URL such as postgresql://user@host/name") from None
-    if parsed.drivername == "postgresql":
-        parsed = parsed.set(drivername="postgresql+psycopg")
     database, _, named = parsed.drivername.partition("+")
-    check_driver("url", database, named or "pysqlite")
+    ours = ASYNC_DRIVERS if asynchronous else DRIVERS
+    if not named and database in ours:
+        named = ours[database][0]
+    check_driver("url", database, named, asynchronous=asynchronous)
     _check_stored("url", parsed)
-    return prepare_engine(sqlalchemy.create_engine(parsed, **kw))
+    # SQLAlchemy's own choice for SQLite is ours, and not written into the URL.
+    return parsed if named == "pysqlite" else parsed.set(drivername=f"{database}+{named}")
 
 
 def prepare_engine(engine: Engine) -> Engine:
@@ -67,7 +76,14 @@ def prepare_engine(engine: Engine) -> Engine:
     """
     if not isinstance(engine, Engine):
         raise ConfigError(f"engine must be a sqlalchemy.Engine, not {type(engine).__name__}")
-    check_driver("engine", engine.dialect.name, engine.dialect.driver)
+    return prepare(engine, asynchronous=False)
+
+
+def prepare(engine: Engine, *, asynchronous: bool) -> Engine:
+    """Make ready an engine, or the one behind an `AsyncEngine`."""
+    if engine.dialect.is_async and not asynchronous:
+        raise ConfigError("engine is the one behind an AsyncEngine: statifier_router.aio prepares that")
+    check_driver("engine", engine.dialect.name, engine.dialect.driver, asynchronous=asynchronous)
     _check_stored("engine", engine.url)
     if is_prepared(engine):
         return engine
@@ -90,18 +106,27 @@ def is_prepared(engine: Engine) -> bool:
     return any(listener in ours for listener in engine.pool.dispatch.connect)
 
 
-def check_prepared(engine: object) -> None:
-    """Raise `ConfigError` unless this is an engine that was made ready, saying how to make it so."""
-    if not isinstance(engine, Engine):
+def check_prepared(engine: object) -> Engine:
+    """The engine, or the one behind an `AsyncEngine`.
+
+    Raises `ConfigError` unless it was made ready, saying how to make it so.
+    """
+    found = sync_engine(engine)
+    if not isinstance(found, Engine):
         raise ConfigError(
             f"engine must be a SQLAlchemy Engine, not {type(engine).__name__}: "
             "make one with statifier_router.create_engine(url)"
         )
-    if not is_prepared(engine):
+    asynchronous = found.dialect.is_async
+    if asynchronous and found is engine:
+        raise ConfigError("engine is the one behind an AsyncEngine: hand over the AsyncEngine itself")
+    if not is_prepared(found):
+        module = "statifier_router.aio" if asynchronous else "statifier_router"
         raise ConfigError(
-            "engine was not prepared: make it with statifier_router.create_engine(url), or call "
-            "statifier_router.prepare_engine(engine) once before its first use"
+            f"engine was not prepared: make it with {module}.create_engine(url), or call "
+            f"{module}.prepare_engine(engine) once before its first use"
         )
+    return found
 
 
 def owned_options(engine: Engine) -> Engine:
@@ -172,6 +197,8 @@ def _postgresql_on_begin(connection: Connection) -> None:
 def _sqlite_on_connect(opened: Any, entry: ConnectionPoolEntry) -> None:
     try:
         _take_over(opened)
+        if isinstance(opened, AdaptedConnection):
+            _check_taken_over(opened)
         _set_up(opened)
     except BaseException:
         opened.close()
@@ -189,12 +216,24 @@ def _sqlite_on_checkout(opened: Any, entry: ConnectionPoolEntry, _: PoolProxiedC
 def _take_over(opened: Any) -> None:
     """Leave the begin of transactions to us, whatever the driver was told at connect."""
     legacy = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", None)
-    if legacy is not None and opened.autocommit != legacy:
+    if legacy is not None and getattr(opened, "autocommit", legacy) != legacy:
         opened.autocommit = legacy
         # Of the transaction that the driver keeps open where it was told autocommit=False.
         opened.rollback()
     if opened.isolation_level is not None:
         opened.isolation_level = None
+
+
+def _check_taken_over(opened: Any) -> None:
+    """Refuse an asynchronous connection that was told `autocommit`, which can only be told at connect."""
+    driver = opened.driver_connection
+    if not driver.in_transaction:
+        opened.execute("BEGIN")
+        opened.rollback()
+    if driver.in_transaction:
+        raise ConfigError(
+            "engine opens its connections with autocommit=..., which breaks savepoints: leave it out"
+        )
 
 
 def _set_up(opened: Any) -> None:
@@ -216,7 +255,7 @@ def _journal_mode(opened: Any) -> str:
         left -= 1
         try:
             (mode,) = opened.execute("PRAGMA journal_mode = WAL").fetchone()
-        except opened.OperationalError as error:
+        except sqlite3.OperationalError as error:
             if not left or trouble_of(error) != Trouble("busy"):
                 raise
             # The switch itself never waits for another process that switches; a begin does.
@@ -232,6 +271,6 @@ def _sqlite_on_begin(connection: Connection) -> None:
     if is_autocommit(connection, options.get("isolation_level")):
         return
     # SQLAlchemy hands the implicit begin back to the driver whenever it sets an isolation level.
-    _take_over(driver(connection))
+    _take_over(connection.connection.dbapi_connection)
     deferred = options.get(BEGIN_OPTION) == "deferred"
     connection.exec_driver_sql("BEGIN" if deferred else "BEGIN IMMEDIATE")
