@@ -202,6 +202,59 @@ def test_a_position_of_another_chart_is_refused():
             ask(chart, position, "go")
 
 
+PAIR = [{"name": "x", "initial": "u", "children": ["u", "v"]}, "y"]
+
+
+@pytest.mark.parametrize(
+    ("state", "active"),
+    [
+        ("a", ("a",)),
+        (["p_y", "p_x_v"], ("p_x_v", "p_y")),
+        ("p_y", ("p_y",)),
+        ("q", ("q",)),
+        ("q_m", ("q_m",)),
+        ("gone", None),
+        (["a", "p_y"], None),
+        ("p", None),
+        ("p_x", None),
+        (["p_x_u", "p_x_v"], None),
+        (["q_m", "q_n"], None),
+        ([], None),
+        (3, None),
+    ],
+)
+def test_a_configuration_is_judged_before_an_execution_stands_in_it(state, active):
+    """For `executions.migrate`: one state of each that is not parallel, and a child where one is entered."""
+    chart = make(
+        ["a", {"name": "p", "parallel": PAIR}, {"name": "q", "children": ["m", "n"]}], hierarchical=True
+    )
+    position = {"state": state, "data": {}}
+    if active is None:
+        with pytest.raises(ConfigError, match="position"):
+            chart.configuration(position)
+    else:
+        assert chart.configuration(position) == active
+
+
+def test_a_flat_configuration_is_one_state():
+    """A list of states, or a state of another chart, is refused."""
+    chart = make(["a", "b"])
+    assert chart.configuration({"state": "b", "data": {}}) == ("b",)
+    for state in ("gone", ["a"], None):
+        with pytest.raises(ConfigError, match="position"):
+            chart.configuration({"state": state, "data": {}})
+
+
+def test_states_are_renamed_with_what_is_within_them():
+    """A mapping names states; the nearest one around a state that it does not name counts."""
+    chart = make(["a", {"name": "p", "parallel": PAIR}], hierarchical=True)
+    before = {"state": [["p_x_u"], "p_y", "a"], "data": {"n": 1}, "execution": None}
+    renamed = chart.rename(before, {"p": "q", "p_y": "z", "u": "never"})
+    assert renamed == {"state": [["q_x_u"], "z", "a"], "data": {"n": 1}, "execution": None}
+    flat = make(["a_b", "a"])
+    assert flat.rename({"state": "a_b", "data": {}}, {"a": "c"})["state"] == "a_b"
+
+
 # --- internal events --------------------------------------------------------------------------------
 
 

@@ -85,6 +85,20 @@ class TransitionsChart:
         self._give_back(machine)
         return checked_step(answer, before=position, created=False)
 
+    def configuration(self, position: Json) -> tuple[str, ...]:
+        """The active leaves of a position; raises `ConfigError` where it is not one of this chart's."""
+        state, _, _ = _parts(position)
+        machine = self._take()
+        active = machines.legal(machine, state, self._definition.initial)
+        self._give_back(machine)
+        return active
+
+    def rename(self, position: Json, mapping: Mapping[str, str]) -> Json:
+        """The position with its states renamed, a state's new name counting for those within it too."""
+        state, data, execution = _parts(position)
+        separator = self._definition.separator if self._definition.hierarchical else None
+        return {"state": _renamed(state, mapping, separator), "data": data, "execution": execution}
+
     # A machine that a raise left behind is not given back: building one costs less than trusting it.
 
     def _take(self) -> machines.Machine:
@@ -108,6 +122,18 @@ def _parts(position: Json) -> tuple[Json, dict[str, Any], Json]:
             "position must be what this chart answered: an object with state, data and execution"
         )
     return copy["state"], copy["data"], copy.get("execution")
+
+
+def _renamed(state: Json, mapping: Mapping[str, str], separator: str | None) -> Json:
+    if isinstance(state, list):
+        return [_renamed(item, mapping, separator) for item in state]
+    if not isinstance(state, str):
+        return state
+    name, within = state, ""
+    while name not in mapping and separator is not None and separator in name:
+        name, _, last = name.rpartition(separator)
+        within = f"{separator}{last}{within}"
+    return mapping.get(name, name) + within
 
 
 def _own_data(model: Any) -> dict[str, Any]:

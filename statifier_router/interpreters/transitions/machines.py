@@ -333,6 +333,33 @@ def _separator(machine: Machine) -> str:
 
 def seat(machine: Machine, model: object, state: Json) -> None:
     """Put the model where a position says; no entry action runs. `ConfigError` for an unknown state."""
+    _check_known(machine, state)
+    if isinstance(machine, HierarchicalMachine):
+        machine.set_state(state, model)  # type: ignore[arg-type]  # nested lists of names, as the library writes them
+    else:
+        machine.set_state(str(state), model)
+
+
+def legal(machine: Machine, state: Json, initial: object) -> tuple[str, ...]:
+    """The leaves of a position's states; `ConfigError` where this machine cannot stand so."""
+    _check_known(machine, state)
+    if not isinstance(machine, HierarchicalMachine):
+        return (str(state),)
+    tree: Any = machine.build_state_tree(state, machine.state_cls.separator)  # type: ignore[arg-type]  # as above
+    _check_children(tree, machine.states, initial, "the chart")
+    return leaves(machine, _in_order(tree, machine.states))
+
+
+def _check_children(tree: Tree, states: Mapping[str, Any], initial: object, parent: str) -> None:
+    if len(tree) > 1 and not isinstance(initial, (list, tuple)):
+        raise ConfigError(f"position[state] is in {len(tree)} states of {parent}, which has no parallel ones")
+    if initial is not None and not tree:
+        raise ConfigError(f"position[state] is in {parent}, but in none of its states")
+    for name, below in tree.items():
+        _check_children(below, states[name].states, states[name].initial, name)
+
+
+def _check_known(machine: Machine, state: Json) -> None:
     if not isinstance(machine, HierarchicalMachine) and not isinstance(state, str):
         raise ConfigError("position[state] must be the name of a state")
     for name in _names(state):
@@ -340,10 +367,6 @@ def seat(machine: Machine, model: object, state: Json) -> None:
             machine.get_state(name)
         except ValueError:
             raise ConfigError(f"position[state] names {name!r}, which this chart does not have") from None
-    if isinstance(machine, HierarchicalMachine):
-        machine.set_state(state, model)  # type: ignore[arg-type]  # nested lists of names, as the library writes them
-    else:
-        machine.set_state(str(state), model)
 
 
 def _names(state: Json) -> Iterator[str]:
