@@ -964,3 +964,24 @@ def test_a_chart_lives_in_the_database(database, make_config):
     assert (execution.status, execution.interpreter) == ("completed", "transitions")
     assert execution.position["data"] == {"scans": 3}
     assert execution.position["execution"]["key"] == "P7"
+
+
+def test_an_execution_is_migrated_to_a_chart_that_renames_its_states(database, make_config):
+    """A mapping of names moves it over; a state that the new chart does not have is refused."""
+    moves = [{"trigger": "scanned", "source": "*", "dest": None}]
+    old, new = make(["moving", "b"], moves), make(["on_its_way", "b"], moves, version="2")
+    charts = ChartRegistry()
+    charts.publish("parcel", new)
+    charts.publish("parcel", old)
+    binding = Binding(
+        id="scans", source="carrier", match={}, key="parcel", document="parcel", event="scanned"
+    )
+    config = make_config(database, charts=charts, bindings=[binding])
+    (created,) = route(config, Message("carrier", "m-1", "acme", {"parcel": "P7"}))
+    with pytest.raises(ConfigError, match="'moving', which this chart does not have"):
+        executions.migrate(config, created.execution_id, new.content_hash, mapping={})
+    executions.migrate(config, created.execution_id, new.content_hash, mapping={"moving": "on_its_way"})
+    execution = executions.fetch(config, created.execution_id)
+    assert (execution.active, execution.content_hash) == (("on_its_way",), new.content_hash)
+    route(config, Message("carrier", "m-2", "acme", {"parcel": "P7"}))
+    assert executions.fetch(config, created.execution_id).revision == 3
