@@ -113,4 +113,4 @@ def test_its_own_configuration_makes_its_database(modules, tmp_path, monkeypatch
     answer = TestClient(app.create_app()).post("/webhooks/carrier", json=SCAN)
 
     assert answer.json() == {"outcomes": ["created_and_delivered"]}
-    make_config.watch(parcels.configure("sqlite:///parcels.db"))
+    make_config.watch(parcels.configure("sqlite:///webhooks.db"))

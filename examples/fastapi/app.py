@@ -13,7 +13,7 @@ from statifier_router import Config, DeliveryError, Message, MessageError, route
 
 
 def create_app(config: Config | None = None) -> FastAPI:
-    config = config or configure("sqlite:///parcels.db")
+    config = config or configure("sqlite:///webhooks.db")
     app = FastAPI()
 
     # A plain `def`, which FastAPI runs in a thread: waiting for the database blocks nobody else.
