@@ -6,7 +6,7 @@ each `Message` to `route`.
 
 from __future__ import annotations
 
-from statifier_router import addresses, claims, executions, interpreters, ledger, migrations
+from statifier_router import addresses, claims, executions, interpreters, ledger, migrations, timers
 from statifier_router.bindings import Binding, Dedupe, Defer, Plan
 from statifier_router.chart_store import ChartStore
 from statifier_router.charts import ChartRegistry
@@ -64,6 +64,7 @@ from statifier_router.outcomes import (
 )
 from statifier_router.paths import WHOLE
 from statifier_router.routing import deliver, deliver_event, route
+from statifier_router.sends import OutboxRoute, Route, RouteContext
 from statifier_router.steps import NO_DATA, Cancel, Chart, Send, Step
 from statifier_router.tables import Tables
 from statifier_router.view import Missing, get
@@ -112,10 +113,13 @@ __all__ = [
     "MissingExtra",
     "NoMatch",
     "OnCompleteFailed",
+    "OutboxRoute",
     "Outcome",
     "Plan",
     "ReentrantRoute",
     "ReentrantStep",
+    "Route",
+    "RouteContext",
     "RouteRefused",
     "RouterError",
     "SQLExecutor",
@@ -144,4 +148,5 @@ __all__ = [
     "migrations",
     "prepare_engine",
     "route",
+    "timers",
 ]

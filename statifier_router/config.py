@@ -19,6 +19,7 @@ from statifier_router.executor import Executor
 from statifier_router.schema import Schema, schema_of
 from statifier_router.steps import Chart
 from statifier_router.tables import Tables
+from statifier_router.text import NAME_LIMIT, checked
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -93,6 +94,10 @@ class Config:
         bindings: the bindings, in the order in which they are tried; or `bindings_resolver`, called
             once a `route` with the message's scope.
         executor: None for `SQLExecutor()`.
+        routes: where sends go, by the name that a send gives as its target.
+        route_overrides: for a scope, another instance of some of those routes.
+        send_type: the type that a send may name beside none, for targets among `routes`.
+        on_complete: the route to which the end of every execution is handed.
         lock_timeout: the longest single wait for a lock, in a transaction that the library opens.
         retries: how often a delivery is tried again after a deadlock, a serialization failure or a
             lost connection.
@@ -156,6 +161,8 @@ class Config:
             if value is not None:
                 _check_callable(name, value)
         derive(self, "routes", MappingProxyType(dict(self.routes)))
+        overrides = {scope: dict(routes) for scope, routes in self.route_overrides.items()}
+        derive(self, "route_overrides", MappingProxyType(overrides))
         derive(self, "schema", schema_of(self.tables))
         derive(self, "writer", dialect.owned_options(engine))
         derive(self, "reader", dialect.reader_options(engine))
@@ -202,17 +209,35 @@ def _check_executor(executor: object) -> None:
 
 
 def _check_sends(config: Config) -> None:
-    for name in ("routes", "route_overrides"):
-        if not isinstance(getattr(config, name), Mapping):
-            raise ConfigError(f"{name} must be a mapping")
-    # A setting that this version cannot honour is refused, not ignored: sends come with routes.
-    if config.routes or config.route_overrides or config.send_type or config.on_complete:
-        raise ConfigError(
-            "routes, route_overrides, send_type and on_complete are not in this version: "
-            "charts cannot send yet"
-        )
+    _check_routes("routes", config.routes)
+    if not isinstance(config.route_overrides, Mapping):
+        raise ConfigError("route_overrides must be a mapping from scope to routes")
+    for scope, routes in config.route_overrides.items():
+        _check_routes(f"route_overrides[{scope!r}]", routes)
+        for name in routes:
+            if name not in config.routes:
+                raise ConfigError(
+                    f"route_overrides[{scope!r}] overrides {name!r}, which routes does not have: a "
+                    "scope may have another instance of a route, not a route of its own"
+                )
+    if config.send_type is not None:
+        checked(config.send_type, "send_type", ConfigError, limit=NAME_LIMIT)
+    if config.on_complete is not None and config.on_complete not in config.routes:
+        raise ConfigError(f"on_complete names {config.on_complete!r}, which routes does not have")
+    # A setting that this version cannot honour is refused, not ignored.
     if config.pipeline:
         raise ConfigError("pipeline is not in this version: leave it False")
+
+
+def _check_routes(name: str, routes: object) -> None:
+    if not isinstance(routes, Mapping):
+        raise ConfigError(f"{name} must be a mapping from name to route")
+    for route, instance in routes.items():
+        checked(route, f"a name in {name}", ConfigError, limit=NAME_LIMIT)
+        if route == "execution":
+            raise ConfigError(f"{name} names 'execution', which is the target of executions")
+        if not callable(getattr(instance, "hand_off", instance)):
+            raise ConfigError(f"{name}[{route!r}] must be a route: callable, or with a method hand_off")
 
 
 def _check_numbers(config: Config) -> None:

@@ -8,6 +8,7 @@ run it; what differs between them is in the `Task`, and in whether a savepoint b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from attrs import frozen
@@ -15,7 +16,7 @@ from attrs import frozen
 from statifier_router import charts, dialect, ids
 from statifier_router.ambient import Frame
 from statifier_router.config import Config
-from statifier_router.driving import Driving, Input, OutgoingFor
+from statifier_router.driving import Driving, Input, OutgoingFor, as_door
 from statifier_router.errors import (
     ConfigError,
     DeliveryError,
@@ -61,6 +62,7 @@ def perform(
     *,
     executor: Executor,
     outgoing_for: OutgoingFor,
+    settle: Callable[[Frame], None],
     connection: Any = None,
     savepoint: bool,
 ) -> Outcome:
@@ -72,11 +74,16 @@ def perform(
     def work(frame: Frame) -> Outcome:
         acts = _acts(config, frame, executor, task)
         try:
-            return _deliver(_Delivering(config, frame, task, acts, executor, outgoing_for))
+            outcome = as_door(
+                frame,
+                lambda: _deliver(_Delivering(config, frame, task, acts, executor, outgoing_for)),
+                settle,
+            )
         except DeliveryError as error:
             if error.binding_id is None:
                 error.binding_id = task.binding_id
             raise
+        return outcome
 
     return run(config, work, connection=connection, savepoint=savepoint, binding_id=task.binding_id)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from attrs import field, frozen
 
@@ -29,7 +29,9 @@ from statifier_router.executor import (
 )
 from statifier_router.messages import Event
 from statifier_router.steps import Chart
-from statifier_router.transactions import undone
+from statifier_router.transactions import in_own_savepoint
+
+T = TypeVar("T")
 
 
 class Outgoing(Protocol):
@@ -105,7 +107,7 @@ class Driving:
 
             if self.keeps_unmatched and not isinstance(self.executor, SQLExecutor):
                 # A host's executor may have written what must leave no trace.
-                stepped = undone(self.frame, work, when=_is_unmatched)
+                stepped = in_own_savepoint(self.frame, work, undo_when=_is_unmatched)
             else:
                 stepped = work()
             if isinstance(stepped, Stepped):
@@ -139,6 +141,18 @@ class Driving:
             journal=self.journal,
             keeps_unmatched=self.keeps_unmatched,
         )
+
+
+def as_door(frame: Frame, work: Callable[[], T], settle: Callable[[Frame], None]) -> T:
+    """Do a door's work; the outermost one of the transaction then settles what waits for its end."""
+    frame.depth += 1
+    try:
+        answer = work()
+        if frame.depth == 1:
+            settle(frame)
+        return answer
+    finally:
+        frame.depth -= 1
 
 
 def _is_unmatched(stepped: Stepped | Discarded) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from attrs import field, frozen
 
@@ -148,3 +149,23 @@ class Envelope:
     scope: str = field(converter=_scope)
     now: datetime = field(converter=_now)
     context: Mapping[str, str] = field(factory=dict, kw_only=True, converter=_context, repr=False)
+
+
+def event_as_json(event: Event) -> Json:
+    """An event as it is stored; what is absent is left out."""
+    stored: dict[str, Json] = {"name": event.name, "data": event.data}
+    if event.origin is not None:
+        stored["origin"] = event.origin
+    if event.send_id is not None:
+        stored["send_id"] = event.send_id
+    return stored
+
+
+def event_from_json(stored: Any) -> Event:
+    """The event that was stored."""
+    return Event(
+        stored["name"],
+        stored["data"],
+        origin=stored.get("origin"),
+        send_id=stored.get("send_id"),
+    )

@@ -10,26 +10,21 @@ from typing import Any
 
 from statifier_router import delivery as _delivery
 from statifier_router import ledger, tasks
-from statifier_router.ambient import Frame
+from statifier_router.ambient import Frame, route_running
 from statifier_router.bindings import Binding, Plan
 from statifier_router.clock import as_utc
 from statifier_router.config import Config, checked_bindings
-from statifier_router.driving import Input
-from statifier_router.errors import ConfigError, DeliveryError, MessageError, StepFailed
-from statifier_router.executions import SQLExecutor
-from statifier_router.executor import EffectRefused, KeyedEffect, StepContext, Stepped
+from statifier_router.errors import ConfigError, DeliveryError, MessageError, ReentrantRoute
 from statifier_router.messages import Delivery, Envelope, Message
 from statifier_router.outcomes import KeyRefused, NoMatch, Outcome
 from statifier_router.refusals import KeyRefusal, MatchRefused
-from statifier_router.steps import Cancel
+from statifier_router.sends import Sending
 from statifier_router.tasks import Task
 from statifier_router.text import error_text
 from statifier_router.transactions import around, joinable, run
 from statifier_router.view import View
 
 log = logging.getLogger("statifier_router")
-
-_DEFAULT_EXECUTOR = SQLExecutor()
 
 
 def route(
@@ -163,6 +158,7 @@ def deliver(
     """
     _check_config(config)
     task = tasks.of_binding(binding, key, delivery)
+    _refuse_inside_route()
     joinable(config, connection)
     return around(config, task.scope, "deliver", partial(_perform, config, task, connection, savepoint=False))
 
@@ -201,11 +197,13 @@ def deliver_event(
 
 
 def _perform(config: Config, task: Task, connection: Any, *, savepoint: bool) -> Outcome:
+    sending = Sending.of(config)
     outcome = _delivery.perform(
         config,
         task,
-        executor=config.executor or _DEFAULT_EXECUTOR,
-        outgoing_for=_NoSends,
+        executor=sending.executor,
+        outgoing_for=sending.outgoing,
+        settle=sending.settle,
         connection=connection,
         savepoint=savepoint,
     )
@@ -219,23 +217,11 @@ def _perform(config: Config, task: Task, connection: Any, *, savepoint: bool) ->
     return outcome
 
 
-class _NoSends:
-    """Refuses every effect with an error that undoes the delivery: it is told, never dropped."""
-
-    def __init__(self, frame: Frame, driven: Input) -> None:
-        self.execution_id = driven.execution_id
-
-    def __call__(self, keyed: KeyedEffect) -> EffectRefused | None:
-        effect = keyed.effect
-        what = (
-            f"cancels the send {effect.send_id!r}"
-            if isinstance(effect, Cancel)
-            else f"sends {effect.event!r} to {effect.target!r}"
-        )
-        raise StepFailed(self.execution_id, f"it {what}, and this version hands no sends on")
-
-    def completed(self, stepped: Stepped, context: StepContext) -> None:
-        pass
+def _refuse_inside_route() -> None:
+    """A route that calls a door could deliver to its own sender, whose step is open."""
+    running_for = route_running()
+    if running_for is not None:
+        raise ReentrantRoute(running_for)
 
 
 def _check_config(config: object) -> None:

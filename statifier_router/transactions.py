@@ -12,6 +12,7 @@ Rules (20-delivery §2, §6):
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ from statifier_router.errors import (
 )
 
 T = TypeVar("T")
+
+log = logging.getLogger("statifier_router")
 
 _WAIT = "_statifier_router_wait"
 
@@ -238,16 +241,43 @@ def travels(error: BaseException) -> bool:
     return trouble is not None and trouble.kind in ("retry", "busy")
 
 
-def undone(frame: Frame, work: Callable[[], T], *, when: Callable[[T], bool]) -> T:
-    """Do `work` in a savepoint of its own, and undo what it wrote where its answer says so."""
+def in_own_savepoint(
+    frame: Frame, work: Callable[[], T], *, undo_when: Callable[[T], bool] | None = None
+) -> T:
+    """Do `work` in a savepoint, which is undone where it raises, or where its answer says so.
+
+    An error that `work` met in the database and swallowed undoes what it wrote, and nothing else.
+    """
     connection = frame.connection
     name = f"sr_delivery_{next(_savepoints)}"
     connection.exec_driver_sql(f"SAVEPOINT {name}")
-    answer = work()
-    if when(answer):
+    queued = len(frame.queue)
+
+    def undo() -> None:
+        del frame.queue[queued:]
         connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {name}")
-    connection.exec_driver_sql(f"RELEASE SAVEPOINT {name}")
+        connection.exec_driver_sql(f"RELEASE SAVEPOINT {name}")
+
+    try:
+        answer = work()
+    except BaseException:
+        _undo(connection, undo)
+        raise
+    if (undo_when is not None and undo_when(answer)) or not dialect.still_open(connection):
+        undo()
+    else:
+        connection.exec_driver_sql(f"RELEASE SAVEPOINT {name}")
     return answer
+
+
+def guarded(frame: Frame, work: Callable[[], None]) -> None:
+    """Do `work` so that no failure of it harms the delivery; a transient fault travels all the same."""
+    try:
+        in_own_savepoint(frame, work)
+    except Exception as error:
+        if travels(error):
+            raise
+        log.warning("side row not written", exc_info=error)
 
 
 def _undo(connection: Connection, undo: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from statifier_router.executions import rows
 from statifier_router.executor import Door, Execution
 from statifier_router.jsontext import Json, encode
-from statifier_router.messages import Event
+from statifier_router.messages import Event, event_as_json
 from statifier_router.schema import Schema
 
 
@@ -33,7 +33,7 @@ class NewInput:
         """The columns as they are stored, without execution and number."""
         return {
             "door": self.door,
-            "event": None if self.event is None else encode(rows.event_as_json(self.event)),
+            "event": None if self.event is None else encode(event_as_json(self.event)),
             "message_id": self.message_id,
             "actor": self.actor,
             "errors": encode(list(self.errors)) if self.errors else None,

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 import attrs
 
-from statifier_router import dialect
+from statifier_router import dialect, timer_table
 from statifier_router.ambient import Frame
 from statifier_router.config import Config
 from statifier_router.errors import ConfigError, ExecutionNotFound
-from statifier_router.executions import rows
 from statifier_router.executions.journal import NewInput, WriteAtOnce
-from statifier_router.executor import Door, Execution
+from statifier_router.executions.sql_executor import SQLExecutor
+from statifier_router.executor import Door, Execution, Executor
 from statifier_router.jsontext import Json
 from statifier_router.text import NAME_LIMIT, checked, error_text
 from statifier_router.transactions import refuse_open_step, run
@@ -107,6 +107,9 @@ def _act(
         after = attrs.evolve(changed, revision=before.revision + 1)
         acted = NewInput(door=door, at=now, actor=actor, details=details)
         WriteAtOnce(frame.connection, config.schema).move(before, after, [acted], moved=False)
+        if door == "resume":
+            # Timers that came due meanwhile were put off; they are due at their own time again.
+            frame.connection.execute(timer_table.wake(config.schema), {"of_execution": execution_id})
         return after
 
     return run(config, work, connection=connection)
@@ -114,12 +117,18 @@ def _act(
 
 def locked(config: Config, frame: Frame, execution_id: str) -> Execution:
     """The execution, its row locked within the bounded wait. Raises `ExecutionNotFound`."""
+    execution = lock_execution(config, frame, SQLExecutor(), execution_id)
+    if execution is None:
+        raise ExecutionNotFound(execution_id)
+    return execution
+
+
+def lock_execution(config: Config, frame: Frame, executor: Executor, execution_id: str) -> Execution | None:
+    """The execution or None, its lock taken within the bounded wait. Raises `ReentrantStep`."""
     refuse_open_step(frame, execution_id)
     if frame.lock_timeout is not None:
         dialect.bound_waits(frame.connection, frame.lock_timeout)
     frame.waiting_for = execution_id
-    execution = rows.read(frame.connection, config.schema, execution_id, lock=True)
+    execution = executor.fetch(frame.connection, config, execution_id, lock=True)
     frame.waiting_for = None
-    if execution is None:
-        raise ExecutionNotFound(execution_id)
     return execution

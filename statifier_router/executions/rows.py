@@ -14,7 +14,7 @@ from statifier_router.errors import ExecutionExists, StaleRevision
 from statifier_router.executions import statements
 from statifier_router.executor import Door, Execution
 from statifier_router.jsontext import Json, decode, encode
-from statifier_router.messages import Event
+from statifier_router.messages import Event, event_from_json
 from statifier_router.paging import chunks
 from statifier_router.schema import Schema
 
@@ -167,26 +167,6 @@ def inputs(connection: Connection, schema: Schema, execution_id: str) -> list[In
         )
         for row in rows
     ]
-
-
-def event_as_json(event: Event) -> Json:
-    """An event as it is stored; what is absent is left out."""
-    stored: dict[str, Json] = {"name": event.name, "data": event.data}
-    if event.origin is not None:
-        stored["origin"] = event.origin
-    if event.send_id is not None:
-        stored["send_id"] = event.send_id
-    return stored
-
-
-def event_from_json(stored: Any) -> Event:
-    """The event that was stored."""
-    return Event(
-        stored["name"],
-        stored["data"],
-        origin=stored.get("origin"),
-        send_id=stored.get("send_id"),
-    )
 
 
 def _texts(text: str) -> list[str]:

@@ -199,7 +199,7 @@ def _hand_on(
     for send, refused in refusals:
         if step.status != "active":
             break
-        event = _error_event(send, refused)
+        event = refusal_event(refused, send.event, send.target, send.send_id)
         told = ask_step(
             chart,
             execution_id,
@@ -239,12 +239,9 @@ def _hand_on_wave(
     return refusals
 
 
-def _error_event(send: Send, refused: EffectRefused) -> Event:
-    return Event(
-        refused.event,
-        {"reason": refused.reason, "event": send.event, "target": send.target},
-        send_id=send.send_id,
-    )
+def refusal_event(refused: EffectRefused, event: str, target: str | None, send_id: str | None) -> Event:
+    """What a chart hears of a send that was not handed off."""
+    return Event(refused.event, {"reason": refused.reason, "event": event, "target": target}, send_id=send_id)
 
 
 def _journal(context: StepContext) -> Journal:
