@@ -58,9 +58,9 @@ position = json.dumps(statemachine.scxml(text).create(data={"execution": {"id": 
 for count, (name, data) in enumerate(json.load(sys.stdin)):
     reader, writer = os.pipe()
     if os.fork() == 0:
-        step = statemachine.scxml(text).step(
-            json.loads(position), Event(name, data), event_id=f"m-{count}", now=START + timedelta(seconds=count)
-        )
+        now = START + timedelta(seconds=count)
+        chart = statemachine.scxml(text)
+        step = chart.step(json.loads(position), Event(name, data), event_id=f"m-{count}", now=now)
         with os.fdopen(writer, "w") as out:
             json.dump([step.outcome, list(step.active), step.position], out)
         os._exit(0)
@@ -91,9 +91,9 @@ def test_a_fresh_process_at_every_step_equals_the_unbroken_run():
     """A position steps the same in a process that compiled the chart anew and has stepped nothing else."""
     run = events(200, seed=11)
     expected = [json.dumps(found) for found in unbroken(statemachine.scxml(PLANT.read_text()), run)]
-    for seed in ("1", "2"):
-        lines = run_child(CHILD, PLANT, given=json.dumps(run), seed=seed).splitlines()
-        assert lines == expected
+    for seed, count in (("1", len(run)), ("2", 30)):
+        lines = run_child(CHILD, PLANT, given=json.dumps(run[:count]), seed=seed).splitlines()
+        assert lines == expected[:count]
     assert {json.loads(line)[0] for line in expected} == {"moved", "refused", "ignored"}
 
 
