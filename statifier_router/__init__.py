@@ -6,7 +6,16 @@ each `Message` to `route`.
 
 from __future__ import annotations
 
-from statifier_router import addresses, claims, executions, interpreters, ledger, migrations, timers
+from statifier_router import (
+    addresses,
+    claims,
+    deferrals,
+    executions,
+    interpreters,
+    ledger,
+    migrations,
+    timers,
+)
 from statifier_router.bindings import Binding, Dedupe, Defer, Plan
 from statifier_router.chart_store import ChartStore
 from statifier_router.charts import ChartRegistry
@@ -137,6 +146,7 @@ __all__ = [
     "cancel",
     "claims",
     "create_engine",
+    "deferrals",
     "deliver",
     "deliver_event",
     "emit",

@@ -131,7 +131,6 @@ def _deferral(value: object, name: str, dedupe: Dedupe) -> None:
         raise BindingError(
             f"{name}: within ({value.within}) must not be longer than dedupe's horizon ({dedupe.horizon})"
         )
-    raise BindingError(f"{name}: deferral is not in this version; use 'drop'")
 
 
 @frozen(kw_only=True, init=False)

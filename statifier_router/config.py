@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from statifier_router import clock as clocks
 from statifier_router import dialect
-from statifier_router.bindings import Binding
+from statifier_router.bindings import Binding, Defer
 from statifier_router.errors import ConfigError
 from statifier_router.executor import Executor
 from statifier_router.schema import Schema, schema_of
@@ -139,6 +139,7 @@ class Config:
     schema: Schema = field(init=False, repr=False)
     chart_source: Charts = field(init=False, repr=False)
     # Of an AsyncEngine, the one behind it.
+    kept_documents: frozenset[str] = field(init=False, repr=False)
     writer: Engine = field(init=False, repr=False)
     reader: Engine = field(init=False, repr=False)
 
@@ -164,8 +165,14 @@ class Config:
         overrides = {scope: dict(routes) for scope, routes in self.route_overrides.items()}
         derive(self, "route_overrides", MappingProxyType(overrides))
         derive(self, "schema", schema_of(self.tables))
+        kept = (each.document for each in self.bindings if isinstance(each.missing, Defer))
+        derive(self, "kept_documents", frozenset(kept))
         derive(self, "writer", dialect.owned_options(engine))
         derive(self, "reader", dialect.reader_options(engine))
+
+    def keeps_missing(self, document: str) -> bool:
+        """Whether a binding may keep events of this document before their execution exists."""
+        return self.bindings_resolver is not None or document in self.kept_documents
 
     def now(self) -> datetime:
         """The instant it is by this configuration's clock, in UTC."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import frozen
 
-from statifier_router import charts, dialect, ids
+from statifier_router import charts, dialect, ids, keeping
 from statifier_router.ambient import Frame
 from statifier_router.config import Config
 from statifier_router.driving import Driving, Input, OutgoingFor, as_door
@@ -27,9 +27,11 @@ from statifier_router.errors import (
 )
 from statifier_router.executions import SQLExecutor
 from statifier_router.executor import Discarded, Execution, Executor
+from statifier_router.keeping import Keeper
 from statifier_router.merged_plan import MergedActs
 from statifier_router.outcomes import (
     CreatedAndDelivered,
+    Deferred,
     Delivered,
     Dropped,
     Duplicate,
@@ -39,7 +41,7 @@ from statifier_router.plain_plan import Acts, PlainActs
 from statifier_router.steps import Chart
 from statifier_router.tasks import Task
 from statifier_router.text import NAME_LIMIT, checked
-from statifier_router.transactions import refuse_ended, refuse_open_step, run
+from statifier_router.transactions import refuse_open_step, run
 
 _ADDRESS_TRIES = 3
 
@@ -103,15 +105,28 @@ def _deliver(d: _Delivering) -> Outcome:
         return Duplicate(d.task.binding_id, content_differs=d.acts.record_duplicate())
     execution_id, is_new = _address(d)
     if execution_id is None:
-        outcome: Outcome = Dropped(d.task.binding_id, "no_execution")
-        reason = None
+        result = _missing(d)
     elif is_new:
-        outcome, reason = _create(d, execution_id)
+        result = _create(d, execution_id)
     else:
-        outcome, reason = _existing(d, execution_id)
-    refuse_ended(d.frame.connection)
-    d.acts.record(outcome.recorded, execution_id=getattr(outcome, "execution_id", None), reason=reason)
-    return outcome
+        result = _existing(d, execution_id)
+    d.acts.record(
+        result.outcome.recorded,
+        execution_id=getattr(result.outcome, "execution_id", None),
+        reason=result.reason,
+    )
+    _keep_and_offer(d, result, is_new=is_new)
+    return result.outcome
+
+
+@frozen
+class _Result:
+    """What became of the task: its outcome, and the execution as it stands where one was stepped."""
+
+    outcome: Outcome
+    reason: str | None = None
+    execution: Execution | None = None
+    moved: bool = False
 
 
 # --- Address --------------------------------------------------------------------------------------
@@ -167,15 +182,15 @@ class _StaleSnapshot(IsolationConflict, ConfigError):
 # --- Create or step -------------------------------------------------------------------------------
 
 
-def _create(d: _Delivering, execution_id: str) -> tuple[Outcome, str | None]:
+def _create(d: _Delivering, execution_id: str) -> _Result:
     chart = charts.for_document(d.config, d.task.scope, d.task.document)
     created = _driving(d, execution_id).create(chart, d.acts.create)
     if created.execution.terminal:
-        return _finished(d, execution_id)
+        return _finished(d, created.execution)
     return _step(d, created.execution, chart, is_new=True)
 
 
-def _existing(d: _Delivering, execution_id: str) -> tuple[Outcome, str | None]:
+def _existing(d: _Delivering, execution_id: str) -> _Result:
     refuse_open_step(d.frame, execution_id)
     execution = d.acts.lock(execution_id)
     if execution is None:
@@ -185,29 +200,72 @@ def _existing(d: _Delivering, execution_id: str) -> tuple[Outcome, str | None]:
             "creates a new one",
         )
     if execution.terminal:
-        return _finished(d, execution_id)
+        return _finished(d, execution)
     if execution.status == "suspended":
         raise ExecutionSuspended(execution_id)
     chart = charts.for_execution(d.config, execution)
     return _step(d, execution, chart, is_new=False)
 
 
-def _step(d: _Delivering, execution: Execution, chart: Chart, *, is_new: bool) -> tuple[Outcome, str | None]:
-    stepped = _driving(d, execution.id).step(execution, chart, d.task.event, d.acts.step)
+def _step(d: _Delivering, execution: Execution, chart: Chart, *, is_new: bool) -> _Result:
+    task = d.task
+    stepped = _driving(d, execution.id).step(execution, chart, task.event, d.acts.step)
     if isinstance(stepped, Discarded):
-        return _finished(d, execution.id)
-    answer = stepped.step.outcome
-    if answer in ("refused", "ignored") and d.task.drops_unmatched:
-        return Dropped(d.task.binding_id, "unmatched_event", execution.id), answer
-    if is_new:
-        return CreatedAndDelivered(d.task.binding_id, execution.id), None
-    return Delivered(d.task.binding_id, execution.id), None
+        return _finished(d, stepped.execution)
+    after, answer = stepped.execution, stepped.step.outcome
+    if answer in ("refused", "ignored"):
+        if task.unmatched is not None:
+            if keeping.is_full(_keeper(d), execution, task.unmatched):
+                return _Result(Dropped(task.binding_id, "deferral_full", execution.id))
+            return _Result(Deferred(task.binding_id, execution.id), execution=execution)
+        if task.drops_unmatched:
+            dropped = Dropped(task.binding_id, "unmatched_event", execution.id)
+            return _Result(dropped, answer, after)
+    outcome = CreatedAndDelivered if is_new else Delivered
+    moved = answer in ("moved", "unknown")
+    return _Result(outcome(task.binding_id, execution.id), execution=after, moved=moved)
 
 
-def _finished(d: _Delivering, execution_id: str) -> tuple[Outcome, str | None]:
+def _finished(d: _Delivering, execution: Execution) -> _Result:
     if d.task.create != "always_new":
-        d.acts.stamp(execution_id)
-    return Dropped(d.task.binding_id, "finished", execution_id), None
+        d.acts.stamp(execution.id)
+    return _Result(Dropped(d.task.binding_id, "finished", execution.id), execution=execution)
+
+
+# --- Kept events ----------------------------------------------------------------------------------
+
+
+def _missing(d: _Delivering) -> _Result:
+    """No execution, and none to create: drop the message, or keep it by its address."""
+    task = d.task
+    if task.missing is None:
+        return _Result(Dropped(task.binding_id, "no_execution"))
+    keeping.lock_place(d.frame.connection, d.config, task.scope, task.document, task.key)
+    # A creation that held the lock has committed by now.
+    found = d.acts.look_up()
+    if found.execution_id is not None:
+        return _existing(d, found.execution_id)
+    if not keeping.keep_by_place(_keeper(d), task, task.missing):
+        return _Result(Dropped(task.binding_id, "deferral_full"))
+    return _Result(Deferred(task.binding_id, None))
+
+
+def _keep_and_offer(d: _Delivering, result: _Result, *, is_new: bool) -> None:
+    """Keep the event that waits, and offer what waited for this step."""
+    task, execution = d.task, result.execution
+    if execution is None:
+        return
+    if isinstance(result.outcome, Deferred) and task.unmatched is not None:
+        execution = keeping.keep(_keeper(d), task, task.unmatched, execution)
+    adopts = is_new and d.config.keeps_missing(task.document)
+    if adopts:
+        execution = keeping.adopt(_keeper(d), execution)
+    if result.moved or adopts:
+        keeping.offer(_keeper(d), execution, task.now)
+
+
+def _keeper(d: _Delivering) -> Keeper:
+    return Keeper(d.config, d.frame, d.executor, d.outgoing_for)
 
 
 def _driving(d: _Delivering, execution_id: str) -> Driving:
@@ -229,4 +287,5 @@ def _driving(d: _Delivering, execution_id: str) -> Driving:
             digest=task.digest,
         ),
         journal=d.acts.journal,
+        keeps_unmatched=task.unmatched is not None,
     )

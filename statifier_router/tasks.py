@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from attrs import field, frozen
 
-from statifier_router.bindings import Binding, Create, Dedupe, Plan
+from statifier_router.bindings import Binding, Create, Dedupe, Defer, Plan
 from statifier_router.claims import Claim
 from statifier_router.errors import ConfigError, MessageError
 from statifier_router.jsontext import digest
@@ -38,6 +38,12 @@ class Task:
     context: Mapping[str, str] = field(repr=False)
     claim: Claim
     drops_unmatched: bool
+    unmatched: Defer | None = None
+    missing: Defer | None = None
+
+    def keeps_until(self, defer: Defer) -> datetime:
+        """The last instant at which an event that is kept may still land."""
+        return _later(self.now, defer.within)
 
     @property
     def digest(self) -> str:
@@ -66,6 +72,8 @@ def of_binding(binding: object, key: object, delivery: object) -> Task:
         context=delivery.context,
         claim=_claim(binding.id, binding.dedupe, delivery, event, checked_key),
         drops_unmatched=True,
+        unmatched=binding.unmatched if isinstance(binding.unmatched, Defer) else None,
+        missing=binding.missing if isinstance(binding.missing, Defer) else None,
     )
 
 
@@ -93,15 +101,18 @@ def of_plan(plan: object, key: object, envelope: object) -> Task:
 
 
 def _claim(id: str, dedupe: Dedupe, message: Delivery | Envelope, event: Event, key: str) -> Claim:
-    try:
-        expires_at = message.now + dedupe.horizon
-    except OverflowError:
-        # Past the last year a datetime knows: remembered for as long as can be said.
-        expires_at = _LAST
     return Claim(
         binding_id=id,
         scope=message.scope if dedupe.per_scope else "",
         message_id=message.message_id,
         digest=digest({"event": event.name, "key": key, "data": event.data}),
-        expires_at=expires_at,
+        expires_at=_later(message.now, dedupe.horizon),
     )
+
+
+def _later(now: datetime, span: timedelta) -> datetime:
+    try:
+        return now + span
+    except OverflowError:
+        # Past the last year a datetime knows: for as long as can be said.
+        return _LAST

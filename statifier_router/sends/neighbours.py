@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from statifier_router import addresses, charts, tasks
+from statifier_router import addresses, charts, keeping, tasks
 from statifier_router.ambient import Frame
 from statifier_router.bindings import Dedupe, Plan
 from statifier_router.delivery import perform
@@ -23,6 +23,7 @@ from statifier_router.errors import (
 from statifier_router.executions.sql_executor import refusal_event
 from statifier_router.executor import EffectRefused, KeyedEffect
 from statifier_router.jsontext import Json, digest
+from statifier_router.keeping import Keeper
 from statifier_router.keys import check_key
 from statifier_router.messages import Envelope, Event
 from statifier_router.outcomes import Dropped
@@ -160,13 +161,16 @@ def _tell(sending: Sending, frame: Frame, queued: _Queued, refused: EffectRefuse
             door="reentry",
             digest=digest({"event": event.name, "data": event.data}),
         )
-        Driving(
+        outgoing_for = _deaf(sending) if frame.hops > MOST_HOPS else sending.outgoing
+        stepped = Driving(
             config=sending.config,
             frame=frame,
             executor=sending.executor,
-            outgoing_for=_deaf(sending) if frame.hops > MOST_HOPS else sending.outgoing,
+            outgoing_for=outgoing_for,
             input=driven,
         ).step(execution, chart, event)
+        keeper = Keeper(sending.config, frame, sending.executor, outgoing_for)
+        keeping.offer(keeper, stepped.execution, sender.now)
 
     try:
         in_own_savepoint(frame, work)

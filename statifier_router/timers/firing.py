@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from attrs import frozen
 
-from statifier_router import charts, ledger
+from statifier_router import charts, keeping, ledger
 from statifier_router import timer_table as rows
 from statifier_router.ambient import Frame
 from statifier_router.clock import as_utc
@@ -19,6 +19,7 @@ from statifier_router.executions.operating import lock_execution
 from statifier_router.executions.sql_executor import refusal_event
 from statifier_router.executor import Execution
 from statifier_router.jsontext import decode, digest
+from statifier_router.keeping import Keeper
 from statifier_router.messages import Event, event_from_json
 from statifier_router.paging import checked_limit
 from statifier_router.sends import Sending
@@ -156,22 +157,26 @@ def _fire_locked(config: Config, key: str, execution_id: str, now: datetime, fra
         door="timer",
         digest=digest({"event": event.name, "data": event.data}),
     )
+    after = execution
     if row.target is None:
-        _step(config, frame, driven, execution, event)
+        after = _step(config, frame, driven, execution, event)
     else:
         refused = sending.outgoing(frame, driven).hand_off_later(row.target, event, key)
         if refused is not None:
             told = refusal_event(refused, event.name, row.target, event.send_id)
-            _step(config, frame, driven, execution, told)
+            after = _step(config, frame, driven, execution, told)
     _record(config, frame, key, execution_id, execution, "timer_fired", now)
+    if after is not execution:
+        keeper = Keeper(config, frame, sending.executor, sending.outgoing)
+        keeping.offer(keeper, after, now)
     return "fired"
 
 
-def _step(config: Config, frame: Frame, driven: Input, execution: Execution, event: Event) -> None:
+def _step(config: Config, frame: Frame, driven: Input, execution: Execution, event: Event) -> Execution:
     sending = Sending.of(config)
     chart = charts.for_execution(config, execution)
     driving = Driving(config, frame, sending.executor, sending.outgoing, driven)
-    driving.step(execution, chart, event)
+    return driving.step(execution, chart, event).execution
 
 
 def _record(
