@@ -407,7 +407,7 @@ def test_as_many_microsteps_as_there_may_be():
         ("<scxml><datamodel><data id='state'/></datamodel><state id='a'/></scxml>", "'state'"),
         ("<scxml><state id='a'><onentry><send event='e' delay='soon'/></onentry></state></scxml>", "'soon'"),
         (
-            "<scxml><state id='a'><onexit><send event='e' delay='1s' target='internal'/></onexit></state></scxml>",
+            "<scxml><state><onexit><send event='e' delay='1s' target='internal'/></onexit></state></scxml>",
             "delayed and internal",
         ),
         ("<scxml><state id='a'><onentry><cancel/></onentry></state></scxml>", "sendid"),

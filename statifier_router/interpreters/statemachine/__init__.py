@@ -31,6 +31,9 @@ def scxml(text: str) -> ScxmlChart:
     is handed on as an effect, and so is `<cancel>`. An error inside a guard or an action is told in
     the step's `errors`, and is an `error.execution` that the chart may handle.
 
+    The datamodel is JSON. Functions, classes and imports of a `<script>` directly under `<scxml>`
+    belong to the document; an object of such a class, bound to a variable, is a record of its fields.
+
     Raises `ConfigError` for a document that does not load, and by name for what is not supported:
     `<invoke>`, a `targetexpr` that may reach outside, `src`. Raises `MissingExtra` without the library.
 

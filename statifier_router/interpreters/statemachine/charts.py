@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import attrs
+from statemachine.statemachine import StateChart
 
 from statifier_router.errors import ConfigError
 from statifier_router.interpreters.answers import BadAnswer, checked_effect
@@ -46,6 +47,8 @@ class StateMachineChart:
     content_hash: str
     interpreter: str
     interpreter_version: str
+    # The library's class, for what draws or describes it. Its machines are not ours.
+    chart_class: type[StateChart[Any]] = attrs.field(repr=False)
     _machines: Machines = attrs.field(repr=False)
     # So that the executor does not check again what is checked here.
     answers_checked: bool = True

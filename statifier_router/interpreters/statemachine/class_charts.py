@@ -100,6 +100,7 @@ def load(chart_class: type[StateChart[Any]], *, version: str, library_version: s
         content_hash=definition.digest_of(chart_class, model, version=version),
         interpreter="statemachine",
         interpreter_version=library_version,
+        chart_class=chart_class,
         machines=machines,
         version=version,
     )

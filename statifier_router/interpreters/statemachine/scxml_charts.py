@@ -79,6 +79,7 @@ def load(text: str, version: str) -> ScxmlChart:
         content_hash=hashlib.sha256(content).hexdigest(),
         interpreter="scxml",
         interpreter_version=version,
+        chart_class=document.chart_class,
         machines=machines,
         source=text,
         document=document,
