@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
+from statifier_router.dialect import Pipe
+
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
@@ -51,6 +53,7 @@ class Frame:
         stepping: the executions whose step is open, and where each of them is addressed.
         queue: sends to executions whose step is open; the outermost door delivers them before the
             commit. `hops` counts those that it delivered.
+        pipe: the transaction's own in pipelined mode, None in the ordinary one.
         depth: how many doors are open in this transaction.
         waiting_for: the execution whose row lock is being waited for, for the error's sake.
         suspect: while one statement may wait for several things: finds out which execution is held,
@@ -65,11 +68,17 @@ class Frame:
     stepping: dict[str, Place] = field(factory=dict)
     queue: list[Any] = field(factory=list)
     hops: int = 0
+    pipe: Pipe | None = None
     depth: int = 0
     waiting_for: str | None = None
     suspect: Callable[[Connection], str | None] | None = None
     open: bool = True
     _home: tuple[int, asyncio.Task[Any] | None] = field(factory=_here)
+
+    def flush(self) -> None:
+        """Let what a pipelined delivery kept for its last trip go now: more statements follow."""
+        if self.pipe is not None:
+            self.pipe.flush()
 
     def is_here(self) -> bool:
         """Whether this thread and task are the frame's own, and its transaction still runs."""

@@ -101,6 +101,8 @@ class Config:
         lock_timeout: the longest single wait for a lock, in a transaction that the library opens.
         retries: how often a delivery is tried again after a deadlock, a serialization failure or a
             lost connection.
+        pipeline: on PostgreSQL, a delivery in a transaction of its own takes two waits in place of
+            four: what begins it travels with its first statement, what commits it with its last.
         on_chart_error: "commit" keeps the errors that a chart handled itself on the input row;
             "reject" makes them `StepFailed`.
         record_unrouted: whether a message that no binding took leaves a ledger row.
@@ -140,6 +142,7 @@ class Config:
     chart_source: Charts = field(init=False, repr=False)
     # Of an AsyncEngine, the one behind it.
     kept_documents: frozenset[str] = field(init=False, repr=False)
+    pipeliner: Engine = field(init=False, repr=False)
     writer: Engine = field(init=False, repr=False)
     reader: Engine = field(init=False, repr=False)
 
@@ -167,6 +170,9 @@ class Config:
         derive(self, "schema", schema_of(self.tables))
         kept = (each.document for each in self.bindings if isinstance(each.missing, Defer))
         derive(self, "kept_documents", frozenset(kept))
+        if self.pipeline:
+            dialect.check_pipeline(self.engine)
+        derive(self, "pipeliner", dialect.pipeline_options(engine) if self.pipeline else engine)
         derive(self, "writer", dialect.owned_options(engine))
         derive(self, "reader", dialect.reader_options(engine))
 
@@ -231,9 +237,6 @@ def _check_sends(config: Config) -> None:
         checked(config.send_type, "send_type", ConfigError, limit=NAME_LIMIT)
     if config.on_complete is not None and config.on_complete not in config.routes:
         raise ConfigError(f"on_complete names {config.on_complete!r}, which routes does not have")
-    # A setting that this version cannot honour is refused, not ignored.
-    if config.pipeline:
-        raise ConfigError("pipeline is not in this version: leave it False")
 
 
 def _check_routes(name: str, routes: object) -> None:

@@ -87,7 +87,14 @@ def perform(
             raise
         return outcome
 
-    return run(config, work, connection=connection, savepoint=savepoint, binding_id=task.binding_id)
+    return run(
+        config,
+        work,
+        connection=connection,
+        savepoint=savepoint,
+        pipelined=config.pipeline and not savepoint and type(executor) is SQLExecutor,
+        binding_id=task.binding_id,
+    )
 
 
 def _acts(config: Config, frame: Frame, executor: Executor, task: Task) -> Acts:
@@ -256,9 +263,11 @@ def _keep_and_offer(d: _Delivering, result: _Result, *, is_new: bool) -> None:
     if execution is None:
         return
     if isinstance(result.outcome, Deferred) and task.unmatched is not None:
+        d.frame.flush()
         execution = keeping.keep(_keeper(d), task, task.unmatched, execution)
     adopts = is_new and d.config.keeps_missing(task.document)
     if adopts:
+        d.frame.flush()
         execution = keeping.adopt(_keeper(d), execution)
     if result.moved or adopts:
         keeping.offer(_keeper(d), execution, task.now)

@@ -97,6 +97,7 @@ def offer(keeper: Keeper, execution: Execution, now: datetime) -> Offered:
     result = Offered()
     if _count(keeper, execution) == 0:
         return result
+    keeper.frame.flush()
     kept = _drop_expired(keeper, execution, now, result)
     landed = True
     while landed and kept and not execution.terminal:

@@ -8,7 +8,8 @@ delivery is the same over both plans.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from attrs import define, field
@@ -16,7 +17,8 @@ from sqlalchemy import Connection
 
 from statifier_router import claims, dialect, ledger
 from statifier_router.addresses import FRESH_LEVELS, Found
-from statifier_router.dialect import Row
+from statifier_router.ambient import Frame
+from statifier_router.dialect import Prepared, Row
 from statifier_router.errors import ExecutionExists, StaleRevision
 from statifier_router.executions import rows
 from statifier_router.executions.journal import NewInput
@@ -73,7 +75,10 @@ class MergedActs(PlainActs):
     def claim(self) -> bool:
         """Run open."""
         task = self.task
+        pipe = self.frame.pipe
         if task.create == "always_new":
+            if pipe is not None:
+                pipe.begin()
             return super().claim()
         bound = self.frame.lock_timeout
         values = claims.as_values(
@@ -88,7 +93,9 @@ class MergedActs(PlainActs):
         statement = opened(self.config.schema, bounded=bound is not None, adds=adds)
         # Open waits for three things; which of them it was is asked only when a wait ran out.
         self.frame.suspect = self._held
-        self._opened = statement.first(self.frame.connection, values)
+        self._opened = (
+            statement.first(self.frame.connection, values) if pipe is None else pipe.first(statement, values)
+        )
         self.frame.suspect = None
         return self._opened is not None
 
@@ -134,32 +141,40 @@ class MergedActs(PlainActs):
         pending = self.journal
         entry = self._entry(outcome, execution_id, reason)
         if pending.created is not None:
-            close_creation(self.frame.connection, self.config.schema, pending, entry)
+            close_creation(self.frame, self.config.schema, pending, entry)
         elif pending.before is not None and pending.after is not None:
-            close_step(self.frame.connection, self.config.schema, pending, entry)
+            close_step(self.frame, self.config.schema, pending, entry)
         else:
             ledger.write(self.frame.connection, self.config.schema, entry)
 
 
-def close_creation(connection: Any, schema: Schema, pending: Pending, entry: ledger.Entry) -> None:
+def close_creation(frame: Frame, schema: Schema, pending: Pending, entry: ledger.Entry) -> None:
     """Write a creation whole. Raises `ExecutionExists` where the id is taken."""
     assert pending.created is not None
     values = _prefixed("execution", rows.as_values(pending.created)) | _rest(pending, entry)
-    statement = closed_creation(schema, len(pending.inputs))
-    if statement.first(connection, values) is None:
-        raise ExecutionExists(pending.created.id)
+    statement = closed_creation(schema, len(pending.inputs), guarded=frame.pipe is not None)
+    _close(frame, statement, values, partial(ExecutionExists, pending.created.id))
 
 
-def close_step(connection: Any, schema: Schema, pending: Pending, entry: ledger.Entry) -> None:
+def close_step(frame: Frame, schema: Schema, pending: Pending, entry: ledger.Entry) -> None:
     """Write a step whole. Raises `StaleRevision` where the execution moved on."""
     assert pending.before is not None
     assert pending.after is not None
     changes = rows.changes_of(pending.before, pending.after, moved=pending.moved)
     where = {name: changes.pop(name) for name in ("execution_id", "from_revision")}
     values = where | _prefixed("execution", changes) | _rest(pending, entry)
-    statement = closed_step(schema, len(pending.inputs), moved=pending.moved)
-    if statement.first(connection, values) is None:
-        raise StaleRevision(pending.before.id, pending.before.revision)
+    statement = closed_step(schema, len(pending.inputs), moved=pending.moved, guarded=frame.pipe is not None)
+    missed = partial(StaleRevision, pending.before.id, pending.before.revision)
+    _close(frame, statement, values, missed)
+
+
+def _close(
+    frame: Frame, statement: Prepared, values: dict[str, Any], missed: Callable[[], Exception]
+) -> None:
+    if frame.pipe is not None:
+        frame.pipe.defer(statement, values, missed)
+    elif statement.first(frame.connection, values) is None:
+        raise missed()
 
 
 def _rest(pending: Pending, entry: ledger.Entry) -> dict[str, Any]:

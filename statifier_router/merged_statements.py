@@ -127,10 +127,10 @@ def held(schema: Schema) -> Prepared:
 
 
 @lru_cache
-def closed_creation(schema: Schema, inputs: int) -> Prepared:
+def closed_creation(schema: Schema, inputs: int, *, guarded: bool = False) -> Prepared:
     """The new execution in its final form, its `inputs` first input rows, and the ledger row.
 
-    No row: the id is taken, and nothing was written.
+    No row: the id is taken, and nothing was written. `guarded` makes that a division by zero.
     """
     table = schema.executions
     added: Any = (
@@ -141,11 +141,11 @@ def closed_creation(schema: Schema, inputs: int) -> Prepared:
         .cte("added")
     )
     numbers: list[Any] = [literal_column(str(number)) for number in range(inputs)]
-    return _closed(schema, added, [_input(schema, added, at, seq) for at, seq in enumerate(numbers)])
+    return _closed(schema, added, [_input(schema, added, at, seq) for at, seq in enumerate(numbers)], guarded)
 
 
 @lru_cache
-def closed_step(schema: Schema, inputs: int, *, moved: bool) -> Prepared:
+def closed_step(schema: Schema, inputs: int, *, moved: bool, guarded: bool = False) -> Prepared:
     """The execution's changes at `from_revision`, its `inputs` next input rows, and the ledger row.
 
     No row: the execution is no longer at that revision, and nothing was written.
@@ -174,7 +174,7 @@ def closed_step(schema: Schema, inputs: int, *, moved: bool) -> Prepared:
     for at in range(inputs):
         following = func.coalesce(last.c.seq, literal_column("-1")) + literal_column(str(at + 1))
         rows.append(_input(schema, stepped, at, following, last))
-    return _closed(schema, stepped, rows)
+    return _closed(schema, stepped, rows, guarded)
 
 
 def _input(schema: Schema, written: Any, at: int, seq: Any, *beside: Any) -> Any:
@@ -189,13 +189,16 @@ def _input(schema: Schema, written: Any, at: int, seq: Any, *beside: Any) -> Any
     return insert(table).from_select(["execution_id", "seq", *names], row).cte(f"input_{at}")
 
 
-def _closed(schema: Schema, written: Any, inputs: list[Any]) -> Prepared:
+def _closed(schema: Schema, written: Any, inputs: list[Any], guarded: bool) -> Prepared:  # noqa: FBT001 - its two callers are above
     table = schema.ledger
     names = [name for name in table.c.keys() if name != "id"]
     row = select(*(bindparam(f"ledger_{name}", type_=table.c[name].type) for name in names)).select_from(
         written
     )
-    statement: Any = (
-        insert(table).from_select(names, row).returning(literal_column("1").label("written")).add_cte(*inputs)
-    )
-    return Prepared(statement)
+    recorded: Any = insert(table).from_select(names, row).returning(literal_column("1").label("written"))
+    if not guarded:
+        return Prepared(recorded.add_cte(*inputs))
+    # COMMIT is already on its way behind it, so a step that wrote nothing has to fail by itself.
+    closed = recorded.cte("closed")
+    must = literal_column("1") / select(func.count()).select_from(closed).scalar_subquery()
+    return Prepared(select(must.label("written")).add_cte(*inputs))

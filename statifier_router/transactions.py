@@ -73,11 +73,13 @@ def run(
     *,
     connection: Any = None,
     savepoint: bool = False,
+    pipelined: bool = False,
     binding_id: str | None = None,
 ) -> T:
     """Run `work` in the transaction in force, or in one of its own that is committed after it.
 
     `savepoint` brackets the work even in a transaction of its own; a joined one always is.
+    `pipelined` work begins and ends its own transaction through `frame.pipe`.
     Transient faults come out as `ExecutionBusy`, `IsolationConflict` or `DatabaseFault`, except out
     of a nested door.
     """
@@ -90,7 +92,7 @@ def run(
     retries = Retries(config.retries)
     while True:
         try:
-            return attempt(config, work, minted, savepoint=savepoint)
+            return attempt(config, work, minted, savepoint=savepoint, pipelined=pipelined)
         except Exception as error:
             delay = retries.pause_after(error)
             if delay is None:
@@ -147,18 +149,23 @@ def attempt(
     minted: dict[tuple[str, ...], str],
     *,
     savepoint: bool = False,
+    pipelined: bool = False,
 ) -> T:
     """One try: open a transaction, do the work, commit. Whatever is raised, nothing is left open."""
-    with config.writer.connect() as connection:
+    with (config.pipeliner if pipelined else config.writer).connect() as connection:
         dialect.set_busy_timeout(connection, config.lock_timeout)
         try:
-            transaction = connection.begin()
+            pipe = dialect.Pipe(connection) if pipelined else None
+            transaction = pipe or connection.begin()
             with ambient.entered(connection, minted, lock_timeout=config.lock_timeout) as frame:
+                frame.pipe = pipe
                 try:
                     answer = _in_savepoint(frame, work) if savepoint else work(frame)
                     if frame.doomed is not None:
                         raise frame.doomed
                     _check_open(connection)
+                    if pipe is not None:
+                        pipe.commit()
                 except BaseException as error:
                     _undo(connection, transaction.rollback)
                     fault = error
@@ -168,7 +175,8 @@ def attempt(
                     if fault is error:
                         raise
                     raise fault from error
-            transaction.commit()
+            if pipe is None:
+                transaction.commit()
             return answer
         finally:
             if not connection.invalidated:

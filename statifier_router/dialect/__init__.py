@@ -12,11 +12,13 @@ from statifier_router.dialect.connections import (
 )
 from statifier_router.dialect.engines import (
     BEGIN_OPTION,
+    check_pipeline,
     check_prepared,
     checked_url,
     create_engine,
     is_prepared,
     owned_options,
+    pipeline_options,
     prepare,
     prepare_engine,
     reader_options,
@@ -27,18 +29,21 @@ from statifier_router.dialect.faults import (
     is_unique_violation,
     trouble_of,
 )
+from statifier_router.dialect.pipelines import Pipe
 from statifier_router.dialect.prepared import Prepared, Row
 from statifier_router.dialect.statements import bound_waits, insert_into
 
 __all__ = [
     "BEGIN_OPTION",
     "Kind",
+    "Pipe",
     "Prepared",
     "Row",
     "Trouble",
     "bound_waits",
     "check_borrowed",
     "check_bridged",
+    "check_pipeline",
     "check_prepared",
     "checked_url",
     "create_engine",
@@ -52,6 +57,7 @@ __all__ = [
     "lock_timeout_setting",
     "owned_options",
     "pause",
+    "pipeline_options",
     "prepare",
     "prepare_engine",
     "reader_options",

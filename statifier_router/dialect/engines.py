@@ -143,6 +143,17 @@ def owned_options(engine: Engine) -> Engine:
     return owned
 
 
+def check_pipeline(engine: object) -> None:
+    """Raise `ConfigError` unless deliveries can be pipelined on this engine: PostgreSQL, not asyncio."""
+    if not isinstance(engine, Engine) or kind(engine) != "postgresql":
+        raise ConfigError("pipeline needs an engine of PostgreSQL that is not asynchronous: leave it False")
+
+
+def pipeline_options(engine: Engine) -> Engine:
+    """The engine for pipelined deliveries, which send BEGIN and COMMIT themselves."""
+    return engine.execution_options(isolation_level="AUTOCOMMIT")
+
+
 def reader_options(engine: Engine) -> Engine:
     """The engine for the library's own reads: on SQLite they wait for no writer."""
     owned = owned_options(engine)

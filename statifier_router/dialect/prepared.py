@@ -8,6 +8,7 @@ JSON comes as text already, instants are turned as the column's type would.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -53,16 +54,56 @@ class Prepared:
         cursor.close()
         return touched
 
-    def _run(self, connection: Connection, values: Mapping[str, Any]) -> tuple[_Text, Any]:
+    def rows_between(
+        self,
+        connection: Connection,
+        values: Mapping[str, Any],
+        *,
+        before: str | None = None,
+        after: str | None = None,
+    ) -> list[Row]:
+        """Run it between two commands that travel with it, in one wait; psycopg only."""
         dialect = connection.dialect
+        text = self._text(dialect)
+        driver: Any = connection.connection.driver_connection
+        cursor = driver.cursor()
+        try:
+            # The answers are read when the pipeline ends: reading one before would be a wait more.
+            with driver.pipeline():
+                if before is not None:
+                    driver.execute(before)
+                cursor.execute(text.sql, text.bind(values))
+                if after is not None:
+                    driver.execute(after)
+            found: list[Row] = cursor.fetchall()
+        except dialect.loaded_dbapi.Error as error:
+            raise _wrapped(connection, text.sql, error, cursor) from error
+        finally:
+            cursor.close()
+        if text.instants and found:
+            return [_with_instants(row, text.instants) for row in found]
+        return found
+
+    def _text(self, dialect: Any) -> _Text:
         text = self._texts.get(dialect.driver)
         if text is None:
             text = self._texts[dialect.driver] = _compile(self, dialect)
+        return text
+
+    def _run(self, connection: Connection, values: Mapping[str, Any]) -> tuple[_Text, Any]:
+        dialect = connection.dialect
+        text = self._text(dialect)
         cursor = connection.connection.cursor()
         try:
             cursor.execute(text.sql, text.bind(values))
         except dialect.loaded_dbapi.Error as error:
             raise _wrapped(connection, text.sql, error, cursor) from error
+        except BaseException:
+            # Cancelled. The driver runs it all the same, and while nobody has read or closed what it
+            # answers it counts as one in progress, with which SQLite commits nothing later.
+            with suppress(Exception):
+                cursor.close()
+            raise
         return text, cursor
 
 

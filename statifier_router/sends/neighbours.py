@@ -128,6 +128,7 @@ def _deliver(handler: Handler, keyed: KeyedEffect, task: Task) -> EffectRefused 
 def drain(sending: Sending, frame: Frame) -> None:
     """Deliver the queue, in order, until it is empty; the failure of each reaches its sender."""
     while frame.queue:
+        frame.flush()
         queued: _Queued = frame.queue.pop(0)
         frame.hops += 1
         if frame.hops > MOST_HOPS:
