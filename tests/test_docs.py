@@ -16,6 +16,7 @@ import pytest
 import statifier_router
 from statifier_router import (
     CreatedAndDelivered,
+    Deferred,
     Delivered,
     DeliveryError,
     Dropped,
@@ -27,6 +28,7 @@ from statifier_router import (
 from statifier_router.cli.program import program
 from statifier_router.schema import schema_of
 from tests.support import pages
+from tests.test_statements import CASES
 
 DOCS = Path(__file__).parents[1] / "docs"
 HOW_TO = sorted(page for page in (DOCS / "how-to").glob("*.md") if page.name != "index.md")
@@ -65,9 +67,8 @@ def test_a_how_to_guide(page, database, folder, names, monkeypatch):
     monkeypatch.setenv("DATABASE_URL", database.url)
     pages.run(DOCS / "how-to" / "index.md", folder, names)
     pages.run(page, folder, names)
-    if page.stem == "test-your-charts":
-        # Its executions run on a scripted chart.
-        names["config"] = names["trial"]
+    # Where a page's executions run on charts of its own.
+    names["config"] = names.get("trial") or names.get("service") or names["config"]
 
 
 def test_the_example_of_a_test(folder):
@@ -150,6 +151,8 @@ def test_the_reference_has_every_outcome_and_fault():
         Dropped("b", "no_execution"),
         Dropped("b", "finished"),
         Dropped("b", "unmatched_event"),
+        Dropped("b", "deferral_full"),
+        Deferred("b", "e"),
         KeyRefused("b", "key", "d"),
     ):
         assert f"| `{outcome.recorded}` |" in REFERENCE
@@ -166,6 +169,15 @@ def test_the_pages_speak_of_the_newest_tables():
     upgrading = (DOCS / "upgrading.md").read_text(encoding="utf-8")
     versions = [int(number) for number in re.findall(r"^\| (\d+) \|", upgrading, re.MULTILINE)]
     assert versions == list(range(1, migrations.LATEST + 1))
+
+
+def test_the_page_on_performance_has_the_counts_of_the_tests():
+    """The numbers are those that are counted on the wire, case by case."""
+    page = (DOCS / "performance.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([^`]+)`[^|]* \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    assert len(rows) >= 8
+    for case, merged, plain in rows:
+        assert CASES[case][2:] == (int(plain), int(merged)), case
 
 
 def test_every_page_is_in_the_contents():
