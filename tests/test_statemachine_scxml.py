@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from statifier_router import Cancel, Event, Send
+from statifier_router import NO_DATA, Cancel, Event, Send
 from statifier_router.errors import ConfigError, MissingExtra, RouterError
 from statifier_router.interpreters import statemachine
 from statifier_router.interpreters.statemachine.structure import BadPosition
@@ -540,3 +540,69 @@ def test_no_position_is_kept_by_a_failure():
     with pytest.raises(RouterError):
         step(chart, position, "odd")
     assert step(chart, position, "n").position == {**position, "data": {**DATA, "x": 1}}
+
+
+# -- What charts are made of ----------------------------------------------------------------------------
+
+
+def test_donedata_of_a_nested_final():
+    """Its parameters may have any names: the library would lose those that are its own."""
+    names = ("state", "data", "send_id", "machine", "error", "event", "target")
+    params = "".join(f'<param name="{name}" expr="\'{name}\'"/>' for name in names)
+    chart = load(
+        f"""<state id="c"><state id="c1"><transition event="e" target="cf"/></state>
+              <final id="cf"><donedata>{params}</donedata></final>
+              <transition event="done.state.c" target="d"><assign location="got" expr="_event.data"/></transition>
+            </state><state id="d"/>""",
+        '<data id="got"/>',
+    )
+    stepped = step(chart, create(chart).position, "e")
+    assert stepped.active == ("d",)
+    assert stepped.position["data"]["got"] == {name: name for name in names}
+
+
+def test_an_outermost_parallel_ends_with_its_regions():
+    """Once every region rests in a final, the execution is completed, and stays it when restored."""
+    region = """<state id="{0}"><state id="{0}1"><transition event="{0}" target="{0}f"/></state>
+                <final id="{0}f"/></state>"""
+    chart = load(f'<parallel id="p">{region.format("a")}{region.format("b")}</parallel>')
+    half = step(chart, create(chart).position, "b")
+    assert (half.active, half.status) == (("a1", "bf"), "active")
+    done = step(chart, half.position, "a")
+    assert (done.active, done.status, done.donedata) == (("af", "bf"), "completed", NO_DATA)
+    assert step(chart, json.loads(json.dumps(done.position)), "a").status == "completed"
+
+
+def test_a_chart_that_ends_where_it_begins():
+    """A create may complete the execution, with donedata and effects."""
+    chart = load(
+        """<state id="a"><transition target="z"><send event="e" target="billing"/></transition></state>
+           <final id="z"><donedata><content expr="{'n': 1}"/></donedata></final>"""
+    )
+    created = create(chart)
+    assert (created.status, created.donedata, created.effects) == (
+        "completed",
+        {"n": 1},
+        (Send("e", target="billing"),),
+    )
+
+
+def test_internal_transitions_and_branches():
+    """An internal transition does not leave its state; loops and branches see the event and the states."""
+    chart = load(
+        """<state id="s" initial="s1"><onentry><assign location="n" expr="n + 1"/></onentry>
+             <transition event="int" type="internal" target="s2"/><transition event="ext" target="s2"/>
+             <transition event="each"><foreach array="_event.data.lines" item="line" index="at">
+               <if cond="line.size == 2 &amp;&amp; at === 1"><assign location="n" expr="n + 100"/>
+               <elseif cond="In('s2')"/><assign location="n" expr="n + 10"/>
+               <else/><assign location="n" expr="n + 1000"/></if></foreach></transition>
+             <state id="s1"/><state id="s2"/></state>""",
+        '<data id="n" expr="0"/><data id="line"/><data id="at"/>',
+    )
+    position = step(chart, create(chart).position, "int").position
+    assert position["data"]["n"] == 1
+    position = step(chart, position, "ext").position
+    assert position["data"]["n"] == 2
+    stepped = step(chart, position, "each", {"lines": [{"size": 2}, {"size": 2}]})
+    assert stepped.errors == ()
+    assert stepped.position["data"]["n"] == 112
