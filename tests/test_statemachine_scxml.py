@@ -552,7 +552,8 @@ def test_donedata_of_a_nested_final():
     chart = load(
         f"""<state id="c"><state id="c1"><transition event="e" target="cf"/></state>
               <final id="cf"><donedata>{params}</donedata></final>
-              <transition event="done.state.c" target="d"><assign location="got" expr="_event.data"/></transition>
+              <transition event="done.state.c" target="d">
+                <assign location="got" expr="_event.data"/></transition>
             </state><state id="d"/>""",
         '<data id="got"/>',
     )
