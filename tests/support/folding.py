@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ class Configs:
 
         if not kw.keys() & {"charts", "resolver", "chart_resolver"}:
             kw["charts"] = statifier_router.ChartRegistry()
+        if database.kind == "postgresql":
+            _with_plan(kw)
         return self.watch(statifier_router.Config(database.engine() if engine is None else engine, **kw))
 
     def watch(self, config: Any) -> Any:
@@ -51,6 +54,17 @@ class Configs:
                 fresh.engine.dispose()
         assert not wrong, f"the input log does not fold to the stored position of {', '.join(wrong)}"
         return folded
+
+
+def _with_plan(kw: dict[str, Any]) -> None:
+    """Under `STATIFIER_ROUTER_TEST_PLAN` the tests run over another plan of statements than the default."""
+    from tests.support.racing import WritingPlainly
+
+    plan = os.environ.get("STATIFIER_ROUTER_TEST_PLAN", "merged")
+    if plan == "plain" and kw.get("executor") is None:
+        kw["executor"] = WritingPlainly()
+    elif plan == "pipelined":
+        kw.setdefault("pipeline", True)
 
 
 def _beside(config: Any, url: URL) -> Any:
