@@ -245,6 +245,8 @@ def _savepoint(connection: Connection) -> Iterator[None]:
 
 def travels(error: BaseException) -> bool:
     """Whether this is a transient fault, which nothing inside a delivery may settle."""
+    if isinstance(error, DeliveryError):
+        return error.fault == "transient" and error.retryable
     trouble = trouble_of(error)
     return trouble is not None and trouble.kind in ("retry", "busy")
 
