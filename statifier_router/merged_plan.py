@@ -152,7 +152,7 @@ def close_creation(frame: Frame, schema: Schema, pending: Pending, entry: ledger
     """Write a creation whole. Raises `ExecutionExists` where the id is taken."""
     assert pending.created is not None
     values = _prefixed("execution", rows.as_values(pending.created)) | _rest(pending, entry)
-    statement = closed_creation(schema, len(pending.inputs), guarded=frame.pipe is not None)
+    statement = closed_creation(schema, len(pending.inputs), guarded=_travels_with_commit(frame))
     _close(frame, statement, values, partial(ExecutionExists, pending.created.id))
 
 
@@ -163,15 +163,22 @@ def close_step(frame: Frame, schema: Schema, pending: Pending, entry: ledger.Ent
     changes = rows.changes_of(pending.before, pending.after, moved=pending.moved)
     where = {name: changes.pop(name) for name in ("execution_id", "from_revision")}
     values = where | _prefixed("execution", changes) | _rest(pending, entry)
-    statement = closed_step(schema, len(pending.inputs), moved=pending.moved, guarded=frame.pipe is not None)
+    statement = closed_step(
+        schema, len(pending.inputs), moved=pending.moved, guarded=_travels_with_commit(frame)
+    )
     missed = partial(StaleRevision, pending.before.id, pending.before.revision)
     _close(frame, statement, values, missed)
+
+
+def _travels_with_commit(frame: Frame) -> bool:
+    """Whether nothing follows this close but COMMIT: a nested delivery's sender is still to be written."""
+    return frame.pipe is not None and frame.depth == 1
 
 
 def _close(
     frame: Frame, statement: Prepared, values: dict[str, Any], missed: Callable[[], Exception]
 ) -> None:
-    if frame.pipe is not None:
+    if frame.pipe is not None and _travels_with_commit(frame):
         frame.pipe.defer(statement, values, missed)
     elif statement.first(frame.connection, values) is None:
         raise missed()

@@ -15,7 +15,7 @@ import itertools
 import logging
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
 from attrs import define, field
@@ -324,8 +324,10 @@ def refuse_ended(connection: Connection) -> None:
 
 def _note_wait(error: BaseException, frame: Frame) -> None:
     """Keep on the error what was being waited for, or how to find out: the frame is about to end."""
-    if not hasattr(error, _WAIT):
-        setattr(error, _WAIT, (frame.waiting_for, frame.suspect))
+    # An exception may refuse attributes; then the error is told without it.
+    with suppress(AttributeError):
+        if not hasattr(error, _WAIT):
+            setattr(error, _WAIT, (frame.waiting_for, frame.suspect))
 
 
 def _waited_for(config: Config, error: Exception, borrowed: Connection | None) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from statifier_router import (
+    WHOLE,
     Config,
     ConfigError,
     Defer,
@@ -21,6 +22,7 @@ from statifier_router import (
     StaleRevision,
     Step,
     StepFailed,
+    addresses,
     ambient,
     create_engine,
     deferrals,
@@ -158,6 +160,28 @@ def test_more_statements_after_the_step(pipelined):
     with config.engine.connect() as connection:
         count = connection.exec_driver_sql("SELECT count(*) FROM statifier_router_outbox").scalar_one()
     assert count == 2
+
+
+def test_a_send_to_a_neighbour(pipelined):
+    """A nested delivery is written before its sender is, and an answer to the sender after both."""
+
+    def step(position: Any, event: Any, now: Any) -> Step:
+        for key in event.data.get("to", []):
+            emit(
+                "told", target="execution", data={"document": "parcel", "key": key, "to": event.data["then"]}
+            )
+        return Step([*position, event.name])
+
+    chart = function.chart("telling", create=lambda data, now: Step([]), step=step)
+    config = pipelined(charts=registry(parcel=chart))
+    binding = scans(data=WHOLE)
+    data = {"to": ["P8"], "then": ["P7"]}
+    created = deliver(config, binding, "P7", delivery("m-1", data=data | {"then": []}))
+    deliver(config, binding, "P7", delivery("m-2", data=data))
+    assert executions.fetch(config, created.execution_id).position == ["scanned", "scanned"]
+    told = addresses.find(config, "acme", "parcel", "P8")
+    assert executions.fetch(config, told.execution_id).position == ["told", "told"]
+    assert config.engine.pool.checkedout() == 0
 
 
 def test_joined_deliveries_are_not_pipelined(pipelined):
