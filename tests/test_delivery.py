@@ -609,12 +609,18 @@ def test_a_statement_fails_after_the_end(database, configure, table):
     _run(config, database, _MEND, table)
 
 
-def test_a_charts_send_is_refused_aloud(configured):
-    """Until sends are handed on, a step that sends fails whole, saying so: no send is ever dropped."""
-    config = configured()
-    with written(config) as rows, pytest.raises(StepFailed, match="'notice'"):
-        send(config, do="sent")
-    assert rows.nothing
+def test_a_send_that_nobody_takes(configure):
+    """A send to a target that nobody registered is heard by the chart in the same step: never dropped."""
+    config = configure()
+    outcome = send(config, do="sent")
+    assert outcome.recorded == "created_and_delivered"
+    assert [row.door for row in executions.inputs(config, outcome.execution_id)] == [
+        "create",
+        "deliver",
+        "reentry",
+    ]
+    seen = executions.fetch(config, outcome.execution_id).position["seen"]
+    assert seen == ["scanned:sent", "error.communication"]
 
 
 def test_a_bypassed_lock(database, make_config):

@@ -659,6 +659,22 @@ def test_a_thread_that_outlives_the_step(config, sender):
     assert everything(config).counts()["executions"] == 2
 
 
+def test_a_context_that_outlives_the_step(config, sender):
+    """What is called later in a context that was copied inside a step, in the same thread, does not find
+    the delivery that is over in force.
+    """
+    copied = []
+
+    def send(position, event, now):
+        copied.append(contextvars.copy_context())
+
+    with sender.calling(send):
+        start(config)
+    outcome = copied[0].run(deliver_event, config, PLAN, "P7", envelope())
+    assert outcome.recorded == "created_and_delivered"
+    assert everything(config).counts()["executions"] == 2
+
+
 def test_a_task_that_outlives_the_step(config, sender):
     """So does an asyncio task that a step started: it runs when the delivery is over."""
     ended = []
