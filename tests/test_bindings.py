@@ -216,10 +216,10 @@ def test_within_may_not_outlast_the_horizon(name):
 
 
 @pytest.mark.parametrize("name", ["unmatched", "missing"])
-def test_deferral_is_refused_by_this_version(name):
-    """A rule that would not be kept is told when the binding is built, never ignored."""
-    message = refused(binding, create="never", **{name: Defer(timedelta(hours=1))})
-    assert message == f"{name}: deferral is not in this version; use 'drop'"
+def test_a_deferral_is_kept_on_the_binding(name):
+    """A rule that keeps early events may last as long as the dedupe horizon, and not a moment longer."""
+    rule = Defer(timedelta(hours=72))
+    assert getattr(binding(create="never", **{name: rule}), name) == rule
 
 
 def test_a_faulty_binding_is_a_faulty_configuration():

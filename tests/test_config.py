@@ -265,18 +265,48 @@ def test_other_fields(engine, name, value):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "word"),
     [
-        ("routes", {"bank": print}),
-        ("route_overrides", {"acme": {"bank": print}}),
-        ("send_type", "http"),
-        ("on_complete", "bank"),
-        ("pipeline", True),
+        ("routes", ["bank"], "mapping"),
+        ("routes", {"": print}, "empty"),
+        ("routes", {"b" * 129: print}, "129"),
+        ("routes", {7: print}, "int"),
+        ("routes", {"bank": "a url"}, "bank"),
+        ("routes", {"bank": None}, "bank"),
+        ("routes", {"execution": print}, "execution"),
+        ("route_overrides", {"acme": {"bank": print}}, "routes does not have"),
+        ("route_overrides", {"acme": ["bank"]}, "mapping"),
+        ("route_overrides", ["acme"], "mapping"),
+        ("send_type", 7, "int"),
+        ("send_type", "", "empty"),
+        ("on_complete", "bank", "routes does not have"),
     ],
 )
-def test_what_this_version_cannot_do(engine, name, value):
-    """A setting that cannot be honoured yet is refused, never ignored."""
-    refused(name, engine, **{name: value})
+def test_faulty_sends(engine, name, value, word):
+    """Where sends go is judged with the configuration: a scope may have another instance of a route,
+    never a route of its own, and the completion hook is one of the routes.
+    """
+    assert word in refused(name, engine, **{name: value})
+
+
+def test_routes_that_are_taken(engine):
+    """A callable, or anything with a method `hand_off`, is a route; an override replaces one of them."""
+
+    class Bank:
+        def hand_off(self, event, key, context):
+            """Nothing."""
+
+    config = Config(
+        engine,
+        charts=CHARTS,
+        routes={"bank": Bank(), "notices": print},
+        route_overrides={"acme": {"bank": print}},
+        send_type="http",
+        on_complete="notices",
+    )
+    assert sorted(config.routes) == ["bank", "notices"]
+    with pytest.raises(TypeError):
+        config.routes["other"] = print
 
 
 def test_an_argument_nobody_knows(engine):

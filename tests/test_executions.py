@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from functools import partial
 
 import pytest
 
@@ -387,22 +386,37 @@ def _sending(name, version):
     return function.chart(name, create=create, step=step, version=version)
 
 
-def _perform(config, name, data, message_id, handed):
-    def effects_for(frame, task, execution_id):
-        def handle(keyed):
-            handed.append(keyed)
-            return None if keyed.effect.target == "somewhere" else EffectRefused("no such route")
+class _Handler:
+    """Takes effects as a host's routes would: only `somewhere` is a target."""
 
-        return handle
+    def __init__(self, handle):
+        self.handle = handle
 
+    def __call__(self, keyed):
+        return self.handle(keyed)
+
+    def completed(self, stepped, context):
+        """Nobody asked to be told."""
+
+
+def _perform(config, name, data, message_id, handle):
     envelope_ = Envelope(Event(name, data), message_id, "acme", NOW)
     return deliveries.perform(
         config,
         tasks.of_plan(PLAN, "P7", envelope_),
         executor=executions.SQLExecutor(),
-        effects_for=effects_for,
+        outgoing_for=lambda frame, driven: _Handler(handle),
+        settle=lambda frame: None,
         savepoint=True,
     )
+
+
+def _noting(handed):
+    def handle(keyed):
+        handed.append(keyed)
+        return None if keyed.effect.target == "somewhere" else EffectRefused("no such route")
+
+    return handle
 
 
 def test_refused_sends_re_enter(configure):
@@ -411,8 +425,8 @@ def test_refused_sends_re_enter(configure):
     """
     config = configure(_sending("sending", "1"))
     handed = []
-    run = partial(_perform, config, handed=handed)
-    outcome = run("go", {"a": "nowhere", "b": "somewhere", "c": "nowhere"}, "e-1")
+    sends = {"a": "nowhere", "b": "somewhere", "c": "nowhere"}
+    outcome = _perform(config, "go", sends, "e-1", _noting(handed))
     assert outcome.recorded == "created_and_delivered"
     position = executions.fetch(config, outcome.execution_id).position
     assert position["heard"] == [["error.communication", "a", "s-a"], ["error.communication", "c", "s-c"]]
@@ -429,7 +443,7 @@ def test_a_second_wave_is_recorded_only(configure):
     """
     config = configure(_sending("sending", "stubborn"))
     handed = []
-    outcome = _perform(config, "go", {"a": "nowhere"}, "e-1", handed)
+    outcome = _perform(config, "go", {"a": "nowhere"}, "e-1", _noting(handed))
     assert [(each.effect.event, each.wave) for each in handed] == [("a", 0), ("again", 1)]
     log = executions.inputs(config, outcome.execution_id)
     assert [row.door for row in log] == ["create", "deliver_event", "reentry"]
@@ -438,39 +452,29 @@ def test_a_second_wave_is_recorded_only(configure):
 
 
 def test_a_refused_send_of_the_last_step(configure):
-    """An execution that has ended hears nothing any more."""
+    """An execution that has ended hears nothing any more: its input row keeps what was refused."""
     config = configure(_sending("sending", "1"))
-    outcome = _perform(config, "go", {}, "e-1", [])
-    _perform(config, "end", {}, "e-2", [])
+    outcome = _perform(config, "go", {}, "e-1", _noting([]))
+    _perform(config, "end", {}, "e-2", _noting([]))
     execution = executions.fetch(config, outcome.execution_id)
     assert (execution.status, execution.position) == ("completed", {"heard": []})
+    last = executions.inputs(config, outcome.execution_id)[-1]
+    assert (last.message_id, last.errors) == ("e-2", ("not handed off: no such route",))
     assert executions.replay(config, outcome.execution_id).agrees
 
 
 def test_effect_keys_of_a_redelivery_are_equal(configure):
     """The idempotency key of a send is the same when the same step is driven again."""
 
-    def failing(frame, task, execution_id):
-        def handle(keyed):
-            keys.append(keyed.key)
-            if len(keys) == 1:
-                raise RuntimeError("the handler broke")
-
-        return handle
+    def failing_once(keyed):
+        keys.append(keyed.key)
+        if len(keys) == 1:
+            raise RuntimeError("the handler broke")
 
     keys = []
     config = configure(_sending("sending", "1"), mint_execution_id=lambda *_: "run-1")
-    task = tasks.of_plan(PLAN, "P7", Envelope(Event("go", {"a": "x"}), "e-1", "acme", NOW))
-    run = partial(
-        deliveries.perform,
-        config,
-        task,
-        executor=executions.SQLExecutor(),
-        effects_for=failing,
-        savepoint=True,
-    )
     with pytest.raises(RuntimeError, match="the handler broke"):
-        run()
+        _perform(config, "go", {"a": "x"}, "e-1", failing_once)
     assert everything(config).empty
-    run()
+    _perform(config, "go", {"a": "x"}, "e-1", failing_once)
     assert keys[0] == keys[1]
