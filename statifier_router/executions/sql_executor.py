@@ -50,7 +50,7 @@ class SQLExecutor:
         """Create it at revision 0. Raises `ExecutionExists` and `StepFailed`."""
         data = identity(context, execution_id)
         answer = ask_create(chart, execution_id, data=data, now=context.now)
-        step, reentries = _hand_on(context, execution_id, 0, chart, answer)
+        step, reentries, unheard = _hand_on(context, execution_id, 0, chart, answer)
         status, failure, ended_at = _ending(step, context.now)
         execution = rows.StoredExecution(
             id=execution_id,
@@ -71,7 +71,7 @@ class SQLExecutor:
             door="create",
             at=context.now,
             message_id=context.message_id,
-            errors=answer.errors,
+            errors=(*answer.errors, *unheard),
             context=context.context,
             details={
                 "data": data,
@@ -102,7 +102,7 @@ class SQLExecutor:
         if context.keeps_unmatched and not changes_position(answer):
             return Stepped(execution, answer)
         revision = execution.revision + 1
-        step, reentries = _hand_on(context, execution.id, revision, chart, answer)
+        step, reentries, unheard = _hand_on(context, execution.id, revision, chart, answer)
         moved = bool(reentries) or changes_position(answer)
         status, failure, ended_at = _ending(step, context.now)
         after = attrs.evolve(
@@ -119,7 +119,7 @@ class SQLExecutor:
             at=context.now,
             event=event,
             message_id=context.message_id,
-            errors=answer.errors,
+            errors=(*answer.errors, *unheard),
             context=context.context,
         )
         _journal(context).move(execution, after, [heard, *reentries], moved=moved)
@@ -189,16 +189,19 @@ def _asked(chart: Chart, execution_id: str, call: Callable[[], Step], *, before:
 
 def _hand_on(
     context: StepContext, execution_id: str, revision: int, chart: Chart, answer: Step
-) -> tuple[Step, list[NewInput]]:
-    """Hand the effects on, then let the chart hear each refusal: one wave, never a second."""
+) -> tuple[Step, list[NewInput], tuple[str, ...]]:
+    """Hand the effects on, then let the chart hear each refusal: one wave, never a second.
+
+    Answers the last step, the input rows of what was heard, and what an ended chart no longer heard.
+    """
     refuse_ended(context.connection)
     refusals = _hand_on_wave(context, execution_id, revision, answer, wave=0)
     step = answer
     reentries: list[NewInput] = []
     index = 0
-    for send, refused in refusals:
+    for at, (send, refused) in enumerate(refusals):
         if step.status != "active":
-            break
+            return step, reentries, _unheard(refusals[at:])
         event = refusal_event(refused, send.event, send.target, send.send_id)
         told = ask_step(
             chart,
@@ -211,18 +214,21 @@ def _hand_on(
         late = _hand_on_wave(context, execution_id, revision, told, wave=1, first=index)
         index += len(told.effects)
         # A refusal met while telling of refusals is recorded: nothing bounds a second wave.
-        unheard = tuple(f"not handed off: {refusal.reason}" for _, refusal in late)
         reentries.append(
             NewInput(
                 door="reentry",
                 at=context.now,
                 event=event,
                 message_id=context.message_id,
-                errors=(*told.errors, *unheard),
+                errors=(*told.errors, *_unheard(late)),
             )
         )
         step = attrs.evolve(told, errors=(*step.errors, *told.errors)) if changes_position(told) else step
-    return step, reentries
+    return step, reentries, ()
+
+
+def _unheard(refusals: list[tuple[Send, EffectRefused]]) -> tuple[str, ...]:
+    return tuple(f"not handed off: {refused.reason}" for _, refused in refusals)
 
 
 def _hand_on_wave(
