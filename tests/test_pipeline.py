@@ -168,7 +168,9 @@ def test_a_send_to_a_neighbour(pipelined):
     def step(position: Any, event: Any, now: Any) -> Step:
         for key in event.data.get("to", []):
             emit(
-                "told", target="execution", data={"document": "parcel", "key": key, "to": event.data["then"]}
+                "told",
+                target="execution",
+                data={"document": "parcel", "key": key, "to": event.data.get("then", [])},
             )
         return Step([*position, event.name])
 
