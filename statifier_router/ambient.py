@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
@@ -58,6 +59,8 @@ class Frame:
         waiting_for: the execution whose row lock is being waited for, for the error's sake.
         suspect: while one statement may wait for several things: finds out which execution is held,
             once the wait has run out and was undone.
+        on_join: called before anything joins this transaction, while what a batch has made of its
+            executions stands in memory alone; it raises.
     """
 
     connection: Connection
@@ -72,6 +75,7 @@ class Frame:
     depth: int = 0
     waiting_for: str | None = None
     suspect: Callable[[Connection], str | None] | None = None
+    on_join: Callable[[], None] | None = None
     open: bool = True
     _home: tuple[int, asyncio.Task[Any] | None] = field(factory=_here)
 
@@ -84,15 +88,45 @@ class Frame:
         """Whether this thread and task are the frame's own, and its transaction still runs."""
         return self.open and self._home == _here()
 
+    def joined(self) -> Frame:
+        """The frame, for whoever is about to work in it."""
+        if self.on_join is not None:
+            self.on_join()
+        return self
+
 
 def in_force(engine: Engine) -> Frame | None:
     """The innermost open frame of this thread and task on this engine's database, or None."""
     frame = _frames.get()
     while frame is not None:
         if frame.is_here() and frame.connection.engine.pool is engine.pool:
+            return frame.joined()
+        frame = frame.parent
+    return None
+
+
+def on_database(engine: Engine) -> Frame | None:
+    """As `in_force`, but over whatever engine the frame's connection is: also over a host's own to this database.
+
+    For the charts' own rows, which a delivery never keeps in memory: nothing is told of the joining.
+    """
+    frame = _frames.get()
+    while frame is not None:
+        if frame.is_here() and _same_database(frame.connection.engine, engine):
             return frame
         frame = frame.parent
     return None
+
+
+def _same_database(one: Engine, other: Engine) -> bool:
+    return one.pool is other.pool or _named(one) == _named(other)
+
+
+def _named(engine: Engine) -> tuple[object, ...]:
+    url = engine.url
+    kind = url.get_backend_name()
+    database = str(Path(url.database or "").absolute()) if kind == "sqlite" else url.database
+    return kind, url.host, url.port, database, url.query
 
 
 def any_here() -> bool:
@@ -110,7 +144,7 @@ def of_connection(connection: Connection) -> Frame | None:
     frame = _frames.get()
     while frame is not None:
         if frame.is_here() and frame.connection is connection:
-            return frame
+            return frame.joined()
         frame = frame.parent
     return None
 

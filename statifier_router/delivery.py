@@ -78,7 +78,7 @@ def perform(
         try:
             outcome = as_door(
                 frame,
-                lambda: _deliver(_Delivering(config, frame, task, acts, executor, outgoing_for)),
+                lambda: walk(config, frame, task, acts, executor, outgoing_for),
                 settle,
             )
         except DeliveryError as error:
@@ -102,9 +102,16 @@ def _acts(config: Config, frame: Frame, executor: Executor, task: Task) -> Acts:
     if dialect.kind(frame.connection) == "postgresql" and type(executor) is SQLExecutor:
         merged = MergedActs(config, frame, executor, task)
         if config.mint_execution_id is None:
-            merged.minted = _minted(config, frame, task)
+            merged.minted = minted(config, frame, task)
         return merged
     return PlainActs(config, frame, executor, task)
+
+
+def walk(
+    config: Config, frame: Frame, task: Task, acts: Acts, executor: Executor, outgoing_for: OutgoingFor
+) -> Outcome:
+    """Walk the task through its acts, in the transaction of `frame`. Raises `DeliveryError`."""
+    return _deliver(_Delivering(config, frame, task, acts, executor, outgoing_for))
 
 
 def _deliver(d: _Delivering) -> Outcome:
@@ -128,12 +135,12 @@ def _deliver(d: _Delivering) -> Outcome:
 
 @frozen
 class _Result:
-    """What became of the task: its outcome, and the execution as it stands where one was stepped."""
+    """What became of the task: its outcome, the execution as it stands, and whether that is a step on."""
 
     outcome: Outcome
     reason: str | None = None
     execution: Execution | None = None
-    moved: bool = False
+    stepped: bool = False
 
 
 # --- Address --------------------------------------------------------------------------------------
@@ -142,7 +149,7 @@ class _Result:
 def _address(d: _Delivering) -> tuple[str | None, bool]:
     """The execution at the task's address, and whether this delivery is to create it."""
     if d.task.create == "always_new":
-        return _minted(d.config, d.frame, d.task), True
+        return minted(d.config, d.frame, d.task), True
     found = d.acts.look_up()
     if d.task.create == "never":
         if not found.snapshot_is_fresh:
@@ -153,10 +160,10 @@ def _address(d: _Delivering) -> tuple[str | None, bool]:
         return found.execution_id, False
     if found.execution_id is not None:
         return found.execution_id, False
-    minted = _minted(d.config, d.frame, d.task)
+    fresh = minted(d.config, d.frame, d.task)
     for _ in range(_ADDRESS_TRIES):
-        if d.acts.add_address(minted):
-            return minted, True
+        if d.acts.add_address(fresh):
+            return fresh, True
         # Another delivery was first. Its row, seen by this following statement, names the one
         # execution; it is empty only where the address was reaped in this instant.
         found = d.acts.look_up()
@@ -165,7 +172,7 @@ def _address(d: _Delivering) -> tuple[str | None, bool]:
     raise ExecutionBusy
 
 
-def _minted(config: Config, frame: Frame, task: Task) -> str:
+def minted(config: Config, frame: Frame, task: Task) -> str:
     """The new execution's id. Another attempt at this delivery finds the same, so keys stay equal."""
     what = (task.binding_id, task.message_id, task.scope, task.document, task.key)
     if what not in frame.minted:
@@ -227,10 +234,9 @@ def _step(d: _Delivering, execution: Execution, chart: Chart, *, is_new: bool) -
             return _Result(Deferred(task.binding_id, execution.id), execution=execution)
         if task.drops_unmatched:
             dropped = Dropped(task.binding_id, "unmatched_event", execution.id)
-            return _Result(dropped, answer, after)
+            return _Result(dropped, answer, after, stepped=True)
     outcome = CreatedAndDelivered if is_new else Delivered
-    moved = answer in ("moved", "unknown")
-    return _Result(outcome(task.binding_id, execution.id), execution=after, moved=moved)
+    return _Result(outcome(task.binding_id, execution.id), execution=after, stepped=True)
 
 
 def _finished(d: _Delivering, execution: Execution) -> _Result:
@@ -265,11 +271,13 @@ def _keep_and_offer(d: _Delivering, result: _Result, *, is_new: bool) -> None:
     if isinstance(result.outcome, Deferred) and task.unmatched is not None:
         d.frame.flush()
         execution = keeping.keep(_keeper(d), task, task.unmatched, execution)
-    adopts = is_new and d.config.keeps_missing(task.document)
+    # What `always_new` makes is at no address.
+    at_address = is_new and task.create != "always_new"
+    adopts = at_address and d.acts.adopts and d.config.keeps_missing(task.document)
     if adopts:
         d.frame.flush()
         execution = keeping.adopt(_keeper(d), execution)
-    if result.moved or adopts:
+    if result.stepped or adopts:
         keeping.offer(_keeper(d), execution, task.now)
 
 

@@ -31,11 +31,17 @@ class Acts(Protocol):
     """What a delivery does to the database, act by act.
 
     `journal` takes what the executor writes, where this plan writes it later; None where at once.
+    `adopts` is whether a creation has still to look for events that are kept by its address.
     """
 
     @property
     def journal(self) -> Journal | None:
         """Takes what the executor writes."""
+        ...
+
+    @property
+    def adopts(self) -> bool:
+        """Whether a creation looks for kept events."""
         ...
 
     def claim(self) -> bool:
@@ -87,6 +93,7 @@ class PlainActs:
     task: Task
     # A plain plan writes at once.
     journal: Journal | None = None
+    adopts: bool = True
 
     def claim(self) -> bool:
         """Take the claim; False for a duplicate."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -13,16 +12,14 @@ from statifier_router import ledger, tasks
 from statifier_router.ambient import Frame, route_running
 from statifier_router.bindings import Binding, Plan
 from statifier_router.clock import as_utc
-from statifier_router.config import Config, checked_bindings
+from statifier_router.config import Config
 from statifier_router.errors import ConfigError, DeliveryError, MessageError, ReentrantRoute
+from statifier_router.judging import bindings_of, judged
 from statifier_router.messages import Delivery, Envelope, Message
-from statifier_router.outcomes import KeyRefused, NoMatch, Outcome
-from statifier_router.refusals import KeyRefusal, MatchRefused
+from statifier_router.outcomes import Outcome
 from statifier_router.sends import Sending
 from statifier_router.tasks import Task
-from statifier_router.text import error_text
 from statifier_router.transactions import around, joinable, run
-from statifier_router.view import View
 
 log = logging.getLogger("statifier_router")
 
@@ -45,7 +42,7 @@ def route(
     >>> route(config(), Message("carrier", "m-1", "acme", {"parcel": "P7"}))
     [CreatedAndDelivered(binding_id='scans', execution_id='ex_1')]
     """
-    _check_config(config)
+    check_config(config)
     if not isinstance(message, Message):
         raise MessageError(f"message must be a Message, not {type(message).__name__}")
     instant = config.now() if now is None else as_utc(now, "now", MessageError)
@@ -54,83 +51,28 @@ def route(
 
 
 def _route(config: Config, message: Message, now: datetime, connection: Any) -> list[Outcome]:
-    view = View(message.data)
     outcomes: list[Outcome] = []
-    for binding in _bindings(config, message.scope):
-        if not binding.enabled or binding.source != message.source:
-            continue
-        try:
-            outcomes.append(_route_to(config, binding, message, view, now, connection))
-        except DeliveryError as error:
-            error.outcomes = tuple(outcomes)
-            raise
-        except Exception as error:
-            if outcomes:
-                done = ", ".join(f"{each.binding_id}: {each.recorded}" for each in outcomes)
-                error.add_note(f"statifier_router: already delivered of this message: {done}")
-            raise
-    if config.record_unrouted and all(isinstance(outcome, NoMatch) for outcome in outcomes):
-        _record_unrouted(config, message, now, connection, seen=bool(outcomes))
+    try:
+        for judgement in judged(config, bindings_of(config, message.scope), message, now):
+            if isinstance(judgement, Task):
+                outcomes.append(_perform(config, judgement, connection, savepoint=False))
+                continue
+            if judgement.entry is not None:
+                record(config, judgement.entry, connection)
+            if judgement.outcome is not None:
+                outcomes.append(judgement.outcome)
+    except DeliveryError as error:
+        error.outcomes = tuple(outcomes)
+        raise
+    except Exception as error:
+        if outcomes:
+            done = ", ".join(f"{each.binding_id}: {each.recorded}" for each in outcomes)
+            error.add_note(f"statifier_router: already delivered of this message: {done}")
+        raise
     return outcomes
 
 
-def _bindings(config: Config, scope: str) -> Sequence[Binding]:
-    if config.bindings_resolver is None:
-        return config.bindings
-    return checked_bindings(config.bindings_resolver(scope), "the answer of bindings_resolver")
-
-
-def _route_to(
-    config: Config, binding: Binding, message: Message, view: View, now: datetime, connection: Any
-) -> Outcome:
-    try:
-        if not binding.matches(view):
-            return NoMatch(binding.id)
-        key = binding.key_of(view)
-    except MatchRefused as refusal:
-        return _refuse(config, KeyRefused(binding.id, "match", refusal.detail), message, now, connection)
-    except KeyRefusal as refusal:
-        return _refuse(config, KeyRefused(binding.id, "key", refusal.detail), message, now, connection)
-    data = binding.project(message.data)
-    delivery = Delivery(message.message_id, message.scope, now, data, context=message.context)
-    return _deliver(config, binding, key, delivery, connection)
-
-
-def _refuse(
-    config: Config, refused: KeyRefused, message: Message, now: datetime, connection: Any
-) -> KeyRefused:
-    _record(
-        config,
-        ledger.Entry(
-            binding_id=refused.binding_id,
-            message_id=message.message_id,
-            scope=message.scope,
-            outcome=refused.recorded,
-            inserted_at=now,
-            reason=error_text(f"{refused.stage}: {refused.detail}"),
-        ),
-        connection,
-    )
-    return refused
-
-
-def _record_unrouted(config: Config, message: Message, now: datetime, connection: Any, *, seen: bool) -> None:
-    why = "no binding matched" if seen else "no enabled binding"
-    _record(
-        config,
-        ledger.Entry(
-            binding_id=None,
-            message_id=message.message_id,
-            scope=message.scope,
-            outcome="unrouted",
-            inserted_at=now,
-            reason=error_text(f"{why} of source {message.source!r}"),
-        ),
-        connection,
-    )
-
-
-def _record(config: Config, entry: ledger.Entry, connection: Any) -> None:
+def record(config: Config, entry: ledger.Entry, connection: Any) -> None:
     """Write a ledger row that stands alone: under a savepoint, or in a short transaction."""
 
     def work(frame: Frame) -> None:
@@ -156,16 +98,11 @@ def deliver(
     >>> deliver(configured, configured.bindings[0], "P7", delivery)
     CreatedAndDelivered(binding_id='scans', execution_id='ex_1')
     """
-    _check_config(config)
+    check_config(config)
     task = tasks.of_binding(binding, key, delivery)
-    _refuse_inside_route()
+    refuse_inside_route()
     joinable(config, connection)
     return around(config, task.scope, "deliver", partial(_perform, config, task, connection, savepoint=False))
-
-
-def _deliver(config: Config, binding: Binding, key: str, delivery: Delivery, connection: Any) -> Outcome:
-    task = tasks.of_binding(binding, key, delivery)
-    return _perform(config, task, connection, savepoint=False)
 
 
 def deliver_event(
@@ -185,7 +122,7 @@ def deliver_event(
     >>> deliver_event(config(), Plan("audit", "parcel", create="never"), "P7", envelope)
     Dropped(binding_id='audit', reason='no_execution', execution_id=None)
     """
-    _check_config(config)
+    check_config(config)
     task = tasks.of_plan(plan, key, envelope)
     joinable(config, connection)
     return around(
@@ -217,13 +154,17 @@ def _perform(config: Config, task: Task, connection: Any, *, savepoint: bool) ->
     return outcome
 
 
-def _refuse_inside_route() -> None:
-    """A route that calls a door could deliver to its own sender, whose step is open."""
+def refuse_inside_route() -> None:
+    """Raise `ReentrantRoute` where a host's route runs, here.
+
+    A route that calls a door could deliver to its own sender, whose step is open.
+    """
     running_for = route_running()
     if running_for is not None:
         raise ReentrantRoute(running_for)
 
 
-def _check_config(config: object) -> None:
+def check_config(config: object) -> None:
+    """Raise `ConfigError` for what is no `Config`."""
     if not isinstance(config, Config):
         raise ConfigError(f"config must be a Config, not {type(config).__name__}")
