@@ -36,13 +36,18 @@ if TYPE_CHECKING:
     from statifier_router.sends.sending import Handler, Sending
 
 HORIZON = Dedupe(timedelta(hours=72))
+# Reasons that stand in the ledger already when the sender is told: its refusal's row, or the target's.
+_RECORDED = frozenset({"suspended", "hops", "no_execution", "finished"})
 # How many queued sends one transaction delivers: two executions that answer each other must end.
 MOST_HOPS = 100
+# How deep deliveries nest in one another. Each level is some twenty calls of Python's stack, which
+# the host uses too: what would go deeper is queued.
+DEEPEST = 16
 
 
 @frozen
 class _Queued:
-    """A send to an execution whose step was open when it was sent."""
+    """A send that waits for the end of the open steps."""
 
     handler: Handler
     keyed: KeyedEffect
@@ -58,13 +63,13 @@ class _Refused(Exception):
 
 
 def send(handler: Handler, keyed: KeyedEffect, send: Send) -> EffectRefused | None:
-    """Deliver a send to its neighbour now, or queue it where the neighbour's own step is open."""
+    """Deliver a send to its neighbour now; queue it where the neighbour's own step is open, or too deep."""
     try:
         task = _task(handler, keyed, send)
     except _Refused as refused:
         handler.refuse(keyed, refused.reason, key=refused.key)
         return EffectRefused(refused.reason)
-    if _is_stepping(handler, task):
+    if handler.frame.depth >= DEEPEST or _is_stepping(handler, task):
         handler.frame.queue.append(_Queued(handler, keyed, send, task))
         return None
     return _deliver(handler, keyed, task)
@@ -72,6 +77,8 @@ def send(handler: Handler, keyed: KeyedEffect, send: Send) -> EffectRefused | No
 
 def _task(handler: Handler, keyed: KeyedEffect, send: Send) -> Task:
     driven = handler.driven
+    if send.delay is not None:
+        raise _Refused("delay")
     params: Mapping[str, Json] = send.data if isinstance(send.data, Mapping) else {}
     try:
         document = checked(params.get("document"), "document", ConfigError, limit=NAME_LIMIT)
@@ -84,8 +91,6 @@ def _task(handler: Handler, keyed: KeyedEffect, send: Send) -> Task:
     create = params.get("create", "if_absent")
     if create not in ("if_absent", "never"):
         raise _Refused("create", key)
-    if send.delay is not None:
-        raise _Refused("delay", key)
     if (document, key) == (driven.document, driven.key):
         raise _Refused("self_address", key)
     data = {name: value for name, value in params.items() if name not in ("document", "key", "create")}
@@ -121,6 +126,9 @@ def _deliver(handler: Handler, keyed: KeyedEffect, task: Task) -> EffectRefused 
         handler.refuse(keyed, "suspended", key=task.key)
         return EffectRefused("suspended")
     except DeliveryError as error:
+        if error.fault == "transient":
+            # Whatever the chart made of it would be committed, and its message lost.
+            raise
         return EffectRefused(error_text(error))
     return EffectRefused(outcome.reason) if isinstance(outcome, Dropped) else None
 
@@ -141,7 +149,10 @@ def drain(sending: Sending, frame: Frame) -> None:
 
 
 def _tell(sending: Sending, frame: Frame, queued: _Queued, refused: EffectRefused) -> None:
-    """A further step of the sender: its own has ended when a queued send fails."""
+    """A further step of the sender: its own has ended when a queued send fails.
+
+    Where its chart can no longer take the news, the ledger does.
+    """
     sender = queued.handler.driven
     send = queued.send
     event = refusal_event(refused, send.event, send.target, send.send_id)
@@ -149,6 +160,8 @@ def _tell(sending: Sending, frame: Frame, queued: _Queued, refused: EffectRefuse
     def work() -> None:
         execution = sending.executor.fetch(frame.connection, sending.config, sender.execution_id, lock=True)
         if execution is None or execution.status != "active":
+            if refused.reason not in _RECORDED:
+                queued.handler.refuse(queued.keyed, refused.reason, key=queued.task.key)
             return
         chart = charts.for_execution(sending.config, execution)
         driven = Input(
