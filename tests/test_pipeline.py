@@ -180,7 +180,7 @@ def test_a_send_to_a_neighbour(pipelined):
     data = {"to": ["P8"], "then": ["P7"]}
     created = deliver(config, binding, "P7", delivery("m-1", data=data | {"then": []}))
     deliver(config, binding, "P7", delivery("m-2", data=data))
-    assert executions.fetch(config, created.execution_id).position == ["scanned", "scanned"]
+    assert executions.fetch(config, created.execution_id).position == ["scanned", "scanned", "told"]
     told = addresses.find(config, "acme", "parcel", "P8")
     assert executions.fetch(config, told.execution_id).position == ["told", "told"]
     assert config.engine.pool.checkedout() == 0

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from psycopg.pq import TransactionStatus
-
 from statifier_router.dialect.common import (
     BUSY_TIMEOUT,
     PREPARED,
@@ -22,6 +20,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _MEND_ENGINE = "make it with statifier_router.create_engine(url), or pass it through prepare_engine(engine)"
+
+
+# libpq's numbers: psycopg cannot be imported where there is no libpq, and SQLite needs none.
+_IDLE, _IN_TRANSACTION = 0, 2
 
 
 def check_borrowed(connection: Connection) -> None:
@@ -56,7 +58,7 @@ def still_open(connection: Connection) -> bool:
     held = driver(connection)
     if kind(connection) == "sqlite":
         return bool(held.in_transaction)
-    return bool(held.info.transaction_status == TransactionStatus.INTRANS)
+    return bool(held.info.transaction_status == _IN_TRANSACTION)
 
 
 def has_ended(connection: Connection) -> bool:
@@ -70,7 +72,7 @@ def has_ended(connection: Connection) -> bool:
     held = driver(connection)
     if kind(connection) == "sqlite":
         return not held.in_transaction
-    return bool(held.info.transaction_status == TransactionStatus.IDLE)
+    return bool(held.info.transaction_status == _IDLE)
 
 
 def lock_timeout_setting(timeout: timedelta) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Literal
+import sys
+from typing import Any, Literal
 
-import psycopg
 from attrs import frozen
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -47,7 +47,7 @@ def trouble_of(error: BaseException) -> Trouble | None:
         return Trouble("busy")
     origin = _origin(error)
     trouble: Trouble | None = None
-    if isinstance(origin, psycopg.Error):
+    if _is_psycopg(origin):
         trouble = _postgresql_trouble(origin)
     elif (code := _sqlite_code(origin)) is not None:
         trouble = _sqlite_trouble(code)
@@ -67,20 +67,29 @@ def is_unique_violation(error: BaseException, constraint: str) -> bool:
     SQLite names the columns, not the constraint: there any unique violation answers True.
     """
     origin = _origin(error)
-    if isinstance(origin, psycopg.Error):
-        return origin.sqlstate == "23505" and origin.diag.constraint_name == constraint
+    if _is_psycopg(origin):
+        violated: bool = origin.sqlstate == "23505" and origin.diag.constraint_name == constraint
+        return violated
     return _sqlite_code(origin) in _SQLITE_UNIQUE
 
 
-def _origin(error: BaseException) -> BaseException:
+def _is_psycopg(error: BaseException) -> bool:
+    # A host on SQLite may have no libpq, without which psycopg cannot even be imported.
+    psycopg = sys.modules.get("psycopg")
+    return psycopg is not None and isinstance(error, psycopg.Error)
+
+
+def _origin(error: BaseException) -> Any:
     # SQLAlchemy's async bridge wraps the driver's error once more.
     if isinstance(error, DBAPIError) and error.orig is not None:
         return getattr(error.orig, "driver_exception", error.orig)
     return error
 
 
-def _postgresql_trouble(error: psycopg.Error) -> Trouble | None:
-    state = error.sqlstate
+def _postgresql_trouble(error: Any) -> Trouble | None:
+    import psycopg
+
+    state: str | None = error.sqlstate
     if state is None:
         lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
         return Trouble("retry") if lost else None

@@ -1,0 +1,58 @@
+"""What importing the library costs, and what it does not need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from textwrap import dedent
+
+
+def _child(code: str, cwd: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(code)], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_sqlite_needs_no_libpq(tmp_path):
+    """Where psycopg cannot be imported (no libpq on the machine), SQLite works all the same."""
+    told = _child(
+        """
+        import sys
+        sys.modules["psycopg"] = None
+        from statifier_router import (
+            Binding, ChartRegistry, Config, Message, Step, create_engine, migrations, route,
+        )
+        from statifier_router.interpreters import function
+
+        engine = create_engine("sqlite:///parcels.db")
+        with engine.begin() as connection:
+            migrations.up(connection)
+        charts = ChartRegistry()
+        charts.publish(
+            "parcel",
+            function.chart("parcel", create=lambda data, now: Step(0), step=lambda p, e, now: Step(p + 1)),
+        )
+        binding = Binding(id="b", source="s", match={}, key="k", document="parcel", event="e")
+        config = Config(engine, charts=charts, bindings=[binding])
+        print([outcome.recorded for outcome in route(config, Message("s", "m", "", {"k": "P7"}))])
+        engine.dispose()
+        """,
+        str(tmp_path),
+    )
+    assert told == "['created_and_delivered']\n"
+
+
+def test_the_core_loads_no_extra(tmp_path):
+    """Importing the library loads SQLAlchemy, attrs and python-ulid, and the library of no extra."""
+    extras = ("click", "rich", "statemachine", "transitions", "cel", "aiosqlite", "pytest")
+    told = _child(
+        f"""
+        import sys
+        import statifier_router
+        print([name for name in {extras!r} if name in sys.modules])
+        """,
+        str(tmp_path),
+    )
+    assert told == "[]\n"
