@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from textwrap import dedent
+
+import statifier_router
 
 
 def _child(code: str, cwd: str) -> str:
+    found_at = str(Path(statifier_router.__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-c", dedent(code)], cwd=cwd, capture_output=True, text=True, check=False
+        [sys.executable, "-c", dedent(code)],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": found_at},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
