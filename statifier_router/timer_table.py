@@ -80,7 +80,7 @@ def _cancel(schema: Schema) -> Prepared:
 
 @lru_cache
 def due(schema: Schema) -> Select[Any]:
-    """Pending timers whose next try is due, in order, without locking; never those in `done`."""
+    """Pending timers whose next try is due, in order, without locking."""
     table = schema.timers
     return (
         select(table.c.key, table.c.execution_id)

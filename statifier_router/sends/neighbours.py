@@ -67,7 +67,7 @@ def send(handler: Handler, keyed: KeyedEffect, send: Send) -> EffectRefused | No
     try:
         task = _task(handler, keyed, send)
     except _Refused as refused:
-        handler.refuse(keyed, refused.reason, key=refused.key)
+        handler.refuse(keyed.key, refused.reason, key=refused.key)
         return EffectRefused(refused.reason)
     if handler.frame.depth >= DEEPEST or _is_stepping(handler, task):
         handler.frame.queue.append(_Queued(handler, keyed, send, task))
@@ -123,7 +123,7 @@ def _deliver(handler: Handler, keyed: KeyedEffect, task: Task) -> EffectRefused 
             savepoint=True,
         )
     except ExecutionSuspended:
-        handler.refuse(keyed, "suspended", key=task.key)
+        handler.refuse(keyed.key, "suspended", key=task.key)
         return EffectRefused("suspended")
     except DeliveryError as error:
         if error.fault == "transient":
@@ -140,7 +140,7 @@ def drain(sending: Sending, frame: Frame) -> None:
         queued: _Queued = frame.queue.pop(0)
         frame.hops += 1
         if frame.hops > MOST_HOPS:
-            queued.handler.refuse(queued.keyed, "hops", key=queued.task.key)
+            queued.handler.refuse(queued.keyed.key, "hops", key=queued.task.key)
             refused: EffectRefused | None = EffectRefused("hops")
         else:
             refused = _deliver(queued.handler, queued.keyed, queued.task)
@@ -161,7 +161,7 @@ def _tell(sending: Sending, frame: Frame, queued: _Queued, refused: EffectRefuse
         execution = sending.executor.fetch(frame.connection, sending.config, sender.execution_id, lock=True)
         if execution is None or execution.status != "active":
             if refused.reason not in _RECORDED:
-                queued.handler.refuse(queued.keyed, refused.reason, key=queued.task.key)
+                queued.handler.refuse(queued.keyed.key, refused.reason, key=queued.task.key)
             return
         chart = charts.for_execution(sending.config, execution)
         driven = Input(
@@ -190,7 +190,7 @@ def _tell(sending: Sending, frame: Frame, queued: _Queued, refused: EffectRefuse
         in_own_savepoint(frame, work)
     except StepFailed as failed:
         # The sender's chart cannot take the news; its step, which sent, stands.
-        queued.handler.refuse(queued.keyed, error_text(failed.reason), key=queued.task.key)
+        queued.handler.refuse(queued.keyed.key, error_text(failed.reason), key=queued.task.key)
 
 
 def _deaf(sending: Sending) -> Callable[[Frame, Input], Handler]:

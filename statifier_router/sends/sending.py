@@ -89,11 +89,11 @@ class Handler:
         if refused is not None:
             raise OnCompleteFailed(name, refused.reason)
 
-    def refuse(self, keyed: KeyedEffect, reason: str, *, key: str | None = None) -> None:
+    def refuse(self, send_key: str, reason: str, *, key: str | None = None) -> None:
         """Write the ledger row of a refused send; a row that fails never harms the step."""
         entry = ledger.Entry(
             binding_id=EXECUTION,
-            message_id=keyed.key,
+            message_id=send_key,
             scope=self.driven.scope,
             outcome="send_refused",
             inserted_at=self.driven.now,
@@ -119,13 +119,13 @@ class Handler:
 
     def _to_neighbour(self, keyed: KeyedEffect, send: Send) -> EffectRefused | None:
         if self.deaf:
-            self.refuse(keyed, "hops")
+            self.refuse(keyed.key, "hops")
             return EffectRefused("hops")
         return neighbours.send(self, keyed, send)
 
     def _to_route(self, keyed: KeyedEffect, send: Send, target: str) -> EffectRefused | None:
         if routes.instance_of(self.sending.config, self.driven.scope, target) is None:
-            self.refuse(keyed, "route")
+            self.refuse(keyed.key, "route")
             return EffectRefused(f"no route is named {target!r}")
         if send.delay is not None:
             return self._arm(keyed, send, send.delay)
@@ -151,6 +151,7 @@ class Handler:
     def hand_off_later(self, name: str, event: Event, key: str) -> EffectRefused | None:
         """Hand off what a timer held back; refused where no route has this name any more."""
         if routes.instance_of(self.sending.config, self.driven.scope, name) is None:
+            self.refuse(key, "route")
             return EffectRefused(f"no route is named {name!r}")
         return self._hand_off(name, event, key)
 
