@@ -597,6 +597,36 @@ def test_an_own_wait_is_bounded(database, configure):
 
 
 @only_postgresql
+@pytest.mark.parametrize("what", ["claim", "address"])
+def test_an_own_wait_for_a_claim_or_an_address(configure, what):
+    """So it does for a claim and an address; neither names an execution."""
+    config = configure(lock_timeout=timedelta(milliseconds=30))
+    with config.engine.connect() as holder:
+        message_id = "e-1" if what == "claim" else "other"
+        deliver_event(config, PLAN, "P7", envelope(message_id=message_id), connection=holder)
+        with pytest.raises(ExecutionBusy) as raised:
+            deliver_event(config, PLAN, "P7", envelope())
+        assert (raised.value.execution_id, raised.value.binding_id) == (None, "jobs")
+        holder.rollback()
+    assert deliver_event(config, PLAN, "P7", envelope()).recorded == "created_and_delivered"
+
+
+def test_readers_wait_for_no_writer(configure):
+    """What only reads is answered while a delivery is open elsewhere, and sees what is committed."""
+    config = configure(lock_timeout=timedelta(milliseconds=1))
+    created = deliver_event(config, PLAN, "P7", envelope())
+    with config.engine.connect() as holder:
+        deliver_event(config, PLAN, "P7", envelope(message_id="e-2"), connection=holder)
+        id = created.execution_id
+        assert executions.fetch(config, id).revision == 1
+        assert len(executions.inputs(config, id)) == 2
+        assert executions.replay(config, id).agrees
+        assert addresses.find(config, "acme", "parcel", "P7") == addresses.by_execution(config, id)
+        assert len(ledger.rows(config)) == 1
+        holder.rollback()
+
+
+@only_postgresql
 def test_a_create_in_an_open_transaction(database, config):
     """30-executions, trap 3. A second connection steps an address whose creation is uncommitted: it waits
     (seen blocked), and after the commit it steps that execution; no chart is resolved by it.

@@ -17,6 +17,7 @@ from statifier_router import (
     Discarded,
     Dropped,
     Duplicate,
+    ExecutionBusy,
     ExecutionExists,
     ExecutionNotFound,
     ExecutionSuspended,
@@ -469,6 +470,25 @@ def test_a_chart_that_is_gone(configured):
     known[chart.content_hash] = chart
 
 
+def test_a_resolver_of_hashes_that_says_why(configured):
+    """`Unresolved` out of the hash resolver is `ChartNotResolved`, with its reason."""
+    chart = obedient()
+    reasons = []
+
+    def by_hash(content_hash):
+        if reasons:
+            raise Unresolved(reasons[0])
+        return chart
+
+    config = configured(charts=None, resolver=lambda scope, document: chart, chart_resolver=by_hash)
+    send(config)
+    reasons.append("it was archived")
+    with written(config) as rows, pytest.raises(ChartNotResolved, match="it was archived"):
+        send(config, "m-2")
+    assert rows.nothing
+    reasons.clear()
+
+
 def test_another_chart_than_the_one_asked_for(configured):
     """30-executions, trap 4. A chart edited under a live execution is `ChartMismatch`, which names both
     hashes; nothing is written.
@@ -486,6 +506,34 @@ def test_another_chart_than_the_one_asked_for(configured):
     assert chart.content_hash in str(error)
     assert edited.content_hash in str(error)
     known[chart.content_hash] = chart
+
+
+@pytest.mark.parametrize("reaped", [1, 2, 3])
+def test_an_address_that_is_reaped_that_instant(database, make_config, monkeypatch, reaped):
+    """The race for an address is lost, and the winner's row is gone when it is read again: it is inserted
+    again, with the same id, at most three times; then the delivery is `ExecutionBusy` and left nothing.
+    """
+    engine = database.engine()
+    OwnTables.create_tables(engine)
+    config = make_config(database, engine=engine, charts=registry(parcel=obedient()), executor=OwnTables())
+    insert, tried = addresses.insert, []
+
+    def losing(connection, schema, scope, document, key, execution_id, now):
+        tried.append(execution_id)
+        if len(tried) <= reaped:
+            return False
+        return insert(connection, schema, scope, document, key, execution_id, now)
+
+    monkeypatch.setattr(addresses, "insert", losing)
+    if reaped == 3:
+        with pytest.raises(ExecutionBusy) as raised:
+            send(config)
+        assert (raised.value.retryable, raised.value.execution_id) == (True, None)
+        assert everything(config).empty
+    else:
+        assert send(config).execution_id == tried[0]
+    assert len(tried) == min(reaped + 1, 3)
+    assert len(set(tried)) == 1
 
 
 def test_an_executor_that_discards(database, make_config):

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import event as sa_event
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from statifier_router import (
@@ -412,6 +412,38 @@ def test_a_fault_that_is_not_ours_tells_what_was_done(configure):
     with pytest.raises(LookupError, match="no such place") as raised:
         route(config, message())
     assert "a: created_and_delivered" in "".join(raised.value.__notes__)
+
+
+def test_a_full_disk(sqlite, make_config):
+    """A full disk is no transient fault: it comes out as SQLAlchemy raised it, after one try; nothing of
+    that binding is there, and a note tells what the earlier ones had committed.
+    """
+    engine, tries = sqlite.engine(), []
+    config = make_config(
+        sqlite,
+        engine=engine,
+        charts=registry(parcel=obedient()),
+        bindings=[scans(id="small"), scans(id="large", key=_counted(tries), data=WHOLE)],
+    )
+
+    def bound(opened, _):
+        (pages,) = opened.execute("PRAGMA page_count").fetchone()
+        opened.execute(f"PRAGMA max_page_count = {pages + 20}")
+
+    sa_event.listen(engine, "connect", bound)
+    with written(config) as rows, pytest.raises(OperationalError, match="full") as raised:
+        route(config, message(text="x" * 500_000))
+    assert "small: created_and_delivered" in "".join(raised.value.__notes__)
+    assert [row["binding_id"] for row in rows.added["claims"] + rows.added["ledger"]] == ["small"] * 2
+    assert len(tries) == 1
+
+
+def _counted(tries):
+    def key(view):
+        tries.append(1)
+        return "P8"
+
+    return key
 
 
 # --- §1.2: bindings by a resolver -------------------------------------------------------------------
