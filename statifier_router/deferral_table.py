@@ -15,14 +15,17 @@ from sqlalchemy import (
     exists,
     func,
     insert,
+    or_,
     select,
     update,
 )
 
+from statifier_router.executor import TERMINAL
 from statifier_router.schema import Schema
 from statifier_router.tables import Tables
 
 PLACE = ("scope", "document", "key")
+TERMINAL_STATUSES = tuple(sorted(TERMINAL))
 
 
 @lru_cache
@@ -90,14 +93,19 @@ def pending(schema: Schema, *, of_one: bool) -> Select[Any]:
 
 @lru_cache
 def addressed(schema: Schema) -> Select[Any]:
-    """Rows kept by an address that exists by now."""
+    """Addresses that exist by now and by which rows are kept, in the order of their oldest ones.
+
+    Those whose oldest row is after `after`.
+    """
     table, addresses = schema.deferred, schema.addresses
     found = exists().where(*(addresses.c[name] == table.c[name] for name in PLACE))
+    oldest = func.min(table.c.id)
     return (
-        select(*(table.c[name] for name in PLACE))
+        select(*(table.c[name] for name in PLACE), oldest.label("oldest"))
         .where(table.c.execution_id.is_(None), found)
         .group_by(*(table.c[name] for name in PLACE))
-        .order_by(func.min(table.c.id))
+        .having(oldest > bindparam("after"))
+        .order_by(oldest)
         .limit(bindparam("limit"))
     )
 
@@ -105,10 +113,13 @@ def addressed(schema: Schema) -> Select[Any]:
 @lru_cache
 def expired(schema: Schema) -> Select[Any]:
     """Rows whose time is up, and rows of executions that have ended, the longest expired first."""
-    table = schema.deferred
+    table, executions = schema.deferred, schema.executions
+    ended = exists().where(
+        executions.c.id == table.c.execution_id, executions.c.status.in_(TERMINAL_STATUSES)
+    )
     return (
         select(table.c.id, table.c.execution_id, *(table.c[name] for name in PLACE))
-        .where(table.c.until < bindparam("now", type_=table.c.until.type))
+        .where(or_(table.c.until < bindparam("now", type_=table.c.until.type), ended))
         .order_by(table.c.until, table.c.id)
         .limit(bindparam("limit"))
     )

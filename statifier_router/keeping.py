@@ -6,7 +6,7 @@ of that address: an event must not be kept just after the creation looked for it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -73,6 +73,7 @@ def keep_by_place(keeper: Keeper, task: Task, defer: Defer) -> bool:
     if len(kept) >= defer.limit:
         return False
     _add(own, keeper.config, task, defer, None)
+    keeper.config.kept_documents.add(task.document)
     return True
 
 
@@ -88,17 +89,19 @@ def adopt(keeper: Keeper, execution: Execution) -> Execution:
     return _with_count(keeper, execution, before + adopted) if adopted else execution
 
 
-def offer(keeper: Keeper, execution: Execution, now: datetime) -> Offered:
+def offer(keeper: Keeper, execution: Execution, now: datetime, *, belated: Collection[int] = ()) -> Offered:
     """Offer what is kept for an execution whose lock is held, in order, until none of it moves.
 
     Each that lands is an input of its own and writes its ledger row; each whose time is up is
-    dropped. When the execution ends, so does the rest.
+    dropped, except the `belated` rows: those were in time, and nobody had offered them. When the
+    execution ends, so does the rest.
     """
     result = Offered()
-    if _count(keeper, execution) == 0:
+    count = _count(keeper, execution)
+    if count == 0:
         return result
     keeper.frame.flush()
-    kept = _drop_expired(keeper, execution, now, result)
+    kept = _drop_expired(keeper, execution, now, result, belated)
     landed = True
     while landed and kept and not execution.terminal:
         landed = False
@@ -117,14 +120,20 @@ def offer(keeper: Keeper, execution: Execution, now: datetime) -> Offered:
         for row in kept:
             _settle(keeper, row, "dropped: finished", execution.id, now)
         kept = []
-    _with_count(keeper, execution, len(kept))
+    if len(kept) != count:
+        _with_count(keeper, execution, len(kept))
     return result
 
 
 def expire(keeper: Keeper, execution: Execution, now: datetime) -> Offered:
-    """Drop what waited too long for an execution that takes nothing now."""
+    """Drop what waited too long for an execution whose lock is held; for an ended one, everything."""
     result = Offered()
     kept = _drop_expired(keeper, execution, now, result)
+    if execution.terminal:
+        for row in kept:
+            _settle(keeper, row, "dropped: finished", execution.id, now)
+            result.expired += 1
+        kept = []
     _with_count(keeper, execution, len(kept))
     return result
 
@@ -148,10 +157,12 @@ def _kept(keeper: Keeper, execution_id: str) -> list[Any]:
     return list(keeper.frame.connection.execute(statement, {"of_execution": execution_id}))
 
 
-def _drop_expired(keeper: Keeper, execution: Execution, now: datetime, result: Offered) -> list[Any]:
+def _drop_expired(
+    keeper: Keeper, execution: Execution, now: datetime, result: Offered, belated: Collection[int] = ()
+) -> list[Any]:
     kept = []
     for row in _kept(keeper, execution.id):
-        if row.until < now:
+        if row.until < now and row.id not in belated:
             drop(keeper, row, execution.id, now)
             result.expired += 1
         else:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from attrs import field, frozen
 
-from statifier_router import addresses, deferral_table, keeping
+from statifier_router import addresses, deferral_table, dialect, keeping
 from statifier_router.ambient import Frame
 from statifier_router.clock import as_utc
 from statifier_router.config import Config
 from statifier_router.driving import as_door
-from statifier_router.errors import ConfigError
+from statifier_router.errors import ConfigError, DatabaseFault, DeliveryError, IsolationConflict
 from statifier_router.executions.operating import lock_execution
 from statifier_router.jsontext import decode
 from statifier_router.keeping import Keeper, Offered
 from statifier_router.messages import Event, event_from_json
 from statifier_router.paging import checked_limit
 from statifier_router.sends import Sending
-from statifier_router.transactions import reading, run
+from statifier_router.transactions import in_own_savepoint, reading, run, travels
+
+log = logging.getLogger("statifier_router")
 
 
 @frozen
@@ -49,7 +53,15 @@ class Swept:
 
 
 def pending(config: Config, *, execution_id: str | None = None, connection: Any = None) -> list[KeptEvent]:
-    """What is kept, oldest first; of one execution, or everything."""
+    """What is kept, oldest first; of one execution, or everything.
+
+    Reads on the transaction in force, else on its own; takes no lock.
+
+    >>> from statifier_router import deferrals
+    >>> from statifier_router.doctest_support import config
+    >>> deferrals.pending(config())
+    []
+    """
     statement = deferral_table.pending(config.schema, of_one=execution_id is not None)
     with reading(config, connection) as own:
         found = own.execute(statement, {"of_execution": execution_id} if execution_id else {})
@@ -74,26 +86,64 @@ def sweep(config: Config, *, now: datetime | None = None, limit: int = 100, conn
     """Handle at most `limit` addresses and `limit` expired events; call until it answers zeros.
 
     First what is kept by an address at which there is an execution by now is offered to it; only
-    then is dropped what waited past its time (`dropped: unmatched_event` in the ledger). Each is a
-    transaction of its own, under the execution's or the address's lock; several may run at once.
+    then is dropped what waited past its time (`dropped: unmatched_event` in the ledger), and what is
+    kept for an execution that has ended (`dropped: finished`). Each is a transaction of its own,
+    under the address's and the execution's lock; several may run at once. What a suspended execution
+    may still take stays; a delivery that fails is logged, left as it was, and bars no other.
+
+    >>> from statifier_router import deferrals
+    >>> from statifier_router.doctest_support import config
+    >>> deferrals.sweep(config())
+    Swept(offered=0, landed=0, expired=0)
     """
     instant = config.now() if now is None else as_utc(now, "now", ConfigError)
     limit = checked_limit(limit)
     total = Offered()
+    _offer_places(config, instant, limit, connection, total)
+    _drop_expired(config, instant, limit, connection, total)
+    return Swept(offered=total.offered, landed=total.landed, expired=total.expired)
+
+
+def _offer_places(config: Config, now: datetime, limit: int, connection: Any, total: Offered) -> None:
+    handled, after = 0, 0
+    while handled < limit:
+        values = {"after": after, "limit": limit}
+        with reading(config, connection) as own:
+            places = own.execute(deferral_table.addressed(config.schema), values).all()
+        for place in places:
+            after = place.oldest
+            did = _attempt(config, partial(_offer_place, config, place, now), connection)
+            if did is not None:
+                handled += 1
+                _add(total, did)
+            if handled == limit:
+                return
+        if len(places) < limit:
+            return
+
+
+def _drop_expired(config: Config, now: datetime, limit: int, connection: Any, total: Offered) -> None:
     with reading(config, connection) as own:
-        places = own.execute(deferral_table.addressed(config.schema), {"limit": limit}).all()
-    for place in places:
-        _add(total, run(config, partial(_sweep_place, config, place, instant), connection=connection))
-    with reading(config, connection) as own:
-        expired = own.execute(deferral_table.expired(config.schema), {"now": instant, "limit": limit}).all()
+        expired = own.execute(deferral_table.expired(config.schema), {"now": now, "limit": limit}).all()
     done: set[Any] = set()
     for row in expired:
         whose = row.execution_id or (row.scope, row.document, row.key)
         if whose not in done:
             done.add(whose)
-            work = partial(_sweep_expired, config, row, instant)
-            _add(total, run(config, work, connection=connection))
-    return Swept(offered=total.offered, landed=total.landed, expired=total.expired)
+            one = _expire_execution if row.execution_id is not None else _expire_place
+            _add(total, _attempt(config, partial(one, config, row, now), connection) or Offered())
+
+
+def _attempt(config: Config, work: Callable[[Frame], Offered | None], connection: Any) -> Offered | None:
+    """One transaction; None where there was nothing to do, or where it failed and left nothing."""
+    try:
+        return run(config, work, connection=connection)
+    except DeliveryError as error:
+        if isinstance(error, (DatabaseFault, IsolationConflict)):
+            # Of the database or of a borrowed transaction: the next one would meet it too.
+            raise
+        log.warning("kept events not offered", exc_info=error)
+        return None
 
 
 def _add(total: Offered, one: Offered) -> None:
@@ -107,40 +157,75 @@ def _keeper(config: Config, frame: Frame) -> Keeper:
     return Keeper(config, frame, sending.executor, sending.outgoing)
 
 
-def _sweep_place(config: Config, place: Any, now: datetime, frame: Frame) -> Offered:
+def _offer_place(config: Config, place: Any, now: datetime, frame: Frame) -> Offered | None:
     """Give what is kept by an address to the execution that is there, and offer it."""
-    keeper = _keeper(config, frame)
-    found = addresses.look_up(frame.connection, config.schema, place.scope, place.document, place.key)
-    if found.execution_id is None:
-        return Offered()
-    return _offer(config, keeper, frame, found.execution_id, now, adopts=True)
 
-
-def _sweep_expired(config: Config, row: Any, now: datetime, frame: Frame) -> Offered:
-    keeper = _keeper(config, frame)
-    if row.execution_id is not None:
-        return _offer(config, keeper, frame, row.execution_id, now, adopts=False)
-    keeping.lock_place(frame.connection, config, row.scope, row.document, row.key)
-    swept = _sweep_place(config, row, now, frame)
-    place = {"at_scope": row.scope, "at_document": row.document, "at_key": row.key}
-    for kept in frame.connection.execute(deferral_table.of_place(config.schema), place).all():
-        if kept.until < now:
-            keeping.drop(keeper, kept, None, now)
-            swept.expired += 1
-    return swept
-
-
-def _offer(
-    config: Config, keeper: Keeper, frame: Frame, execution_id: str, now: datetime, *, adopts: bool
-) -> Offered:
-    def work() -> Offered:
-        execution = lock_execution(config, frame, keeper.executor, execution_id)
-        if execution is None:
-            return keeping.drop_all(keeper, execution_id, now)
-        if adopts:
-            execution = keeping.adopt(keeper, execution)
-        if execution.status == "suspended":
-            return keeping.expire(keeper, execution, now)
-        return keeping.offer(keeper, execution, now)
+    def work() -> Offered | None:
+        keeper = _keeper(config, frame)
+        _lock_place(config, frame, place)
+        return _offer_locked_place(keeper, place, now)
 
     return as_door(frame, work, Sending.of(config).settle)
+
+
+def _lock_place(config: Config, frame: Frame, place: Any) -> None:
+    # Before the execution's lock, as a delivery does that keeps an event by its address.
+    if frame.lock_timeout is not None:
+        dialect.bound_waits(frame.connection, frame.lock_timeout)
+    keeping.lock_place(frame.connection, config, place.scope, place.document, place.key)
+
+
+def _offer_locked_place(keeper: Keeper, place: Any, now: datetime) -> Offered | None:
+    config, frame = keeper.config, keeper.frame
+    address = addresses.find(config, place.scope, place.document, place.key, connection=frame.connection)
+    if address is None:
+        return None
+    execution = lock_execution(config, frame, keeper.executor, address.execution_id)
+    if execution is None or execution.status == "suspended":
+        return None
+    kept = _kept_by(keeper, place)
+    execution = keeping.adopt(keeper, execution)
+    belated = {row.id for row in kept if address.inserted_at <= row.until}
+    return keeping.offer(keeper, execution, now, belated=belated)
+
+
+def _kept_by(keeper: Keeper, place: Any) -> list[Any]:
+    here = {"at_scope": place.scope, "at_document": place.document, "at_key": place.key}
+    return list(keeper.frame.connection.execute(deferral_table.of_place(keeper.config.schema), here))
+
+
+def _expire_place(config: Config, row: Any, now: datetime, frame: Frame) -> Offered:
+    """Drop what waited by an address past its time, unless there is an execution to take it by now."""
+
+    def work() -> Offered:
+        keeper = _keeper(config, frame)
+        _lock_place(config, frame, row)
+        swept = _offer_if_it_can(keeper, row, now)
+        for kept in _kept_by(keeper, row):
+            if kept.until < now:
+                keeping.drop(keeper, kept, None, now)
+                swept.expired += 1
+        return swept
+
+    return as_door(frame, work, Sending.of(config).settle)
+
+
+def _offer_if_it_can(keeper: Keeper, row: Any, now: datetime) -> Offered:
+    """Offer once more; what is wrong with the execution does not keep its events past their time."""
+    try:
+        did = in_own_savepoint(keeper.frame, lambda: _offer_locked_place(keeper, row, now))
+    except DeliveryError as error:
+        if travels(error):
+            raise
+        log.warning("kept events not offered", exc_info=error)
+        return Offered()
+    return did or Offered()
+
+
+def _expire_execution(config: Config, row: Any, now: datetime, frame: Frame) -> Offered:
+    """Drop what waited for an execution past its time; no chart is asked."""
+    keeper = _keeper(config, frame)
+    execution = lock_execution(config, frame, keeper.executor, row.execution_id)
+    if execution is None:
+        return keeping.drop_all(keeper, row.execution_id, now)
+    return keeping.expire(keeper, execution, now)
