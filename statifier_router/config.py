@@ -140,8 +140,9 @@ class Config:
     # Derived once here, so that no delivery works anything out again.
     schema: Schema = field(init=False, repr=False)
     chart_source: Charts = field(init=False, repr=False)
+    # Grows: a binding that `deliver` is handed need not be one of the configured ones.
+    kept_documents: set[str] = field(init=False, repr=False)
     # Of an AsyncEngine, the one behind it.
-    kept_documents: frozenset[str] = field(init=False, repr=False)
     pipeliner: Engine = field(init=False, repr=False)
     writer: Engine = field(init=False, repr=False)
     reader: Engine = field(init=False, repr=False)
@@ -169,7 +170,7 @@ class Config:
         derive(self, "route_overrides", MappingProxyType(overrides))
         derive(self, "schema", schema_of(self.tables))
         kept = (each.document for each in self.bindings if isinstance(each.missing, Defer))
-        derive(self, "kept_documents", frozenset(kept))
+        derive(self, "kept_documents", set(kept))
         if self.pipeline:
             dialect.check_pipeline(self.engine)
         derive(self, "pipeliner", dialect.pipeline_options(engine) if self.pipeline else engine)
