@@ -40,7 +40,8 @@ def wait_until_one_is_blocked(engine: Engine, *, by: int, count: int = 1, polls:
     """Return once `count` backends wait for backend `by`; for those whose pid is not known."""
     waiting = text("SELECT pid FROM pg_stat_activity WHERE :by = ANY (pg_blocking_pids(pid)) ORDER BY pid")
     found: list[int] = []
-    with engine.connect() as connection:
+    # Within one transaction the list of backends stays what it was at the first look.
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         for _ in range(polls):
             found = list(connection.scalars(waiting, {"by": by}))
             if len(found) >= count:
