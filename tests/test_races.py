@@ -42,6 +42,7 @@ from tests.support.racing import (
     WritingPlainly,
     blocked,
     configuring,
+    disposing,
     open_transaction,
     seen,
     threads,
@@ -209,10 +210,8 @@ def test_an_address_that_is_reaped_each_time_it_wins(postgresql, make_config):
 @contextmanager
 def _through(database: Database, on_statement: _Reaping, other: Config) -> Iterator[Config]:
     """A configuration like `other` whose connections go through a proxy, one statement an act."""
-    with Proxy(database.url, on_statement) as proxy:
-        engine = create_engine(proxy.url)
+    with Proxy(database.url, on_statement) as proxy, disposing(create_engine(proxy.url)) as engine:
         yield Config(engine, charts=other.charts, executor=WritingPlainly())
-        engine.dispose()
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from statifier_router import (
 from tests.support.charts import NOW, delivery, envelope, message, obedient, registry, scans
 from tests.support.databases import Database
 from tests.support.proxy import Proxy
-from tests.support.racing import WritingPlainly
+from tests.support.racing import WritingPlainly, disposing
 
 SCANS = scans()
 PLAN = Plan("jobs", "parcel")
@@ -101,10 +101,11 @@ def _prepared(config: Config, before: Act) -> None:
 
 @contextmanager
 def _proxied(database: Database, executor: Any = None) -> Iterator[tuple[Config, Proxy]]:
-    with Proxy(database.url) as proxy:
-        engine = create_engine(proxy.url, pool_size=1, max_overflow=0)
+    with (
+        Proxy(database.url) as proxy,
+        disposing(create_engine(proxy.url, pool_size=1, max_overflow=0)) as engine,
+    ):
         yield Config(engine, charts=CHARTS, bindings=[SCANS], executor=executor), proxy
-        engine.dispose()
 
 
 @pytest.mark.parametrize("case", CASES)

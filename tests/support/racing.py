@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from statifier_router import Config, SQLExecutor, executions
 from tests.support.charts import obedient, registry
@@ -56,6 +56,15 @@ def open_transaction(config: Config) -> Iterator[tuple[Connection, int]]:
     with config.engine.connect() as connection:
         pid = backend_pid(connection) if connection.dialect.name == "postgresql" else 0
         yield connection, pid
+
+
+@contextmanager
+def disposing(engine: Engine) -> Iterator[Engine]:
+    """Close the engine's connections at the end, whatever happens: what they lead to may go too."""
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 def blocked(database: Database, by: int, *waiting: Future[Any]) -> None:
