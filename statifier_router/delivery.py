@@ -72,29 +72,39 @@ def perform(
 
     Raises `DeliveryError`; whatever is raised, nothing of this delivery remains.
     """
-
-    def work(frame: Frame) -> Outcome:
-        acts = _acts(config, frame, executor, task)
-        try:
-            outcome = as_door(
-                frame,
-                lambda: walk(config, frame, task, acts, executor, outgoing_for),
-                settle,
-            )
-        except DeliveryError as error:
-            if error.binding_id is None:
-                error.binding_id = task.binding_id
-            raise
-        return outcome
-
     return run(
         config,
-        work,
+        lambda frame: within(
+            config, frame, task, executor=executor, outgoing_for=outgoing_for, settle=settle
+        ),
         connection=connection,
         savepoint=savepoint,
         pipelined=config.pipeline and not savepoint and type(executor) is SQLExecutor,
         binding_id=task.binding_id,
     )
+
+
+def within(
+    config: Config,
+    frame: Frame,
+    task: Task,
+    *,
+    executor: Executor,
+    outgoing_for: OutgoingFor,
+    settle: Callable[[Frame], None],
+) -> Outcome:
+    """Make the delivery in the transaction of `frame`, whose owner undoes it where it raises."""
+    acts = _acts(config, frame, executor, task)
+    try:
+        return as_door(
+            frame,
+            lambda: walk(config, frame, task, acts, executor, outgoing_for),
+            settle,
+        )
+    except DeliveryError as error:
+        if error.binding_id is None:
+            error.binding_id = task.binding_id
+        raise
 
 
 def _acts(config: Config, frame: Frame, executor: Executor, task: Task) -> Acts:

@@ -160,7 +160,7 @@ def attempt(
             with ambient.entered(connection, minted, lock_timeout=config.lock_timeout) as frame:
                 frame.pipe = pipe
                 try:
-                    answer = _in_savepoint(frame, work) if savepoint else work(frame)
+                    answer = bracketed(frame, work) if savepoint else work(frame)
                     if frame.doomed is not None:
                         raise frame.doomed
                     _check_open(connection)
@@ -188,7 +188,7 @@ def _nested(frame: Frame, work: Callable[[Frame], T]) -> T:
         # Nothing done from here on can be committed.
         raise frame.doomed
     try:
-        return _in_savepoint(frame, work)
+        return bracketed(frame, work)
     except Exception as error:
         if frame.doomed is not None:
             # Something between that fault and here put its own error in its place.
@@ -203,14 +203,15 @@ def _borrowed(
 ) -> T:
     with ambient.entered(connection, {}) as frame:
         try:
-            return _in_savepoint(frame, work, refuse_doomed=True)
+            return bracketed(frame, work, refuse_doomed=True)
         except Exception as error:
             fault = error if frame.doomed is None else frame.doomed
             _note_wait(fault, frame)
             raise_translated(config, fault, binding_id, borrowed=connection)
 
 
-def _in_savepoint(frame: Frame, work: Callable[[Frame], T], *, refuse_doomed: bool = False) -> T:
+def bracketed(frame: Frame, work: Callable[[Frame], T], *, refuse_doomed: bool = False) -> T:
+    """Do a door's work in a savepoint: all of it stays, or none where it raises."""
     queued = len(frame.queue)
     try:
         with _savepoint(frame.connection):
