@@ -46,6 +46,7 @@ def route(
     if not isinstance(message, Message):
         raise MessageError(f"message must be a Message, not {type(message).__name__}")
     instant = config.now() if now is None else as_utc(now, "now", MessageError)
+    refuse_inside_route()
     joinable(config, connection)
     return around(config, message.scope, "route", partial(_route, config, message, instant, connection))
 
