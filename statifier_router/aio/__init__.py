@@ -41,7 +41,7 @@ except ImportError as error:
     raise MissingExtra("asyncio", "statifier_router.aio") from error
 
 from statifier_router import routing
-from statifier_router.aio import addresses, claims, executions, ledger, migrations
+from statifier_router.aio import addresses, claims, deferrals, executions, ledger, migrations, timers
 from statifier_router.aio.bridge import coroutine_of
 from statifier_router.aio.engines import create_engine, prepare_engine
 
@@ -49,6 +49,7 @@ __all__ = [
     "addresses",
     "claims",
     "create_engine",
+    "deferrals",
     "deliver",
     "deliver_event",
     "executions",
@@ -56,6 +57,7 @@ __all__ = [
     "migrations",
     "prepare_engine",
     "route",
+    "timers",
 ]
 
 route = coroutine_of(routing.route)

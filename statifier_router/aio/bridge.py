@@ -61,9 +61,10 @@ def lent(connection: object) -> Connection | Session:
     if isinstance(connection, AsyncSession):
         return connection.sync_session
     if isinstance(connection, AsyncConnection):
-        if connection.closed or connection.sync_connection is None:
+        behind = connection.sync_connection
+        if behind is None or behind.closed:
             raise ConfigError("connection is not open: async with engine.begin() as connection")
-        return connection.sync_connection
+        return behind
     if isinstance(connection, (Connection, Session, scoped_session)):
         raise ConfigError(
             f"connection must be an AsyncConnection or AsyncSession, not a plain {type(connection).__name__}"
