@@ -160,6 +160,9 @@ def _wrapped(connection: Connection, sql: str, error: Any, cursor: Any) -> BaseE
         connection_invalidated=lost,
         dialect=dialect,
     )
-    if lost:
+    if lost and not connection.invalidated:
+        # The others of the pool were lost with it, as after a restart of the server: each would cost a
+        # try of its own.
+        connection.engine.pool._invalidate(connection.connection, error)  # noqa: SLF001 - as SQLAlchemy does
         connection.invalidate(error)
     return wrapped
