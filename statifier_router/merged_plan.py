@@ -9,11 +9,13 @@ delivery is the same over both plans.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from attrs import define, field
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from statifier_router import claims, dialect, ledger
 from statifier_router.addresses import FRESH_LEVELS, Found
@@ -36,6 +38,10 @@ from statifier_router.merged_statements import (
 )
 from statifier_router.plain_plan import PlainActs
 from statifier_router.schema import Schema
+from statifier_router.transactions import travels
+
+# The shortest wait that the server knows.
+_AT_ONCE = dialect.lock_timeout_setting(timedelta(milliseconds=1))
 
 
 @define
@@ -130,10 +136,22 @@ class MergedActs(PlainActs):
         return super().lock(execution_id)
 
     def _held(self, connection: Connection) -> str | None:
-        """The execution that a delivery to this address waits for, None where it waits for less."""
+        """The execution whose lock open waited for, None for the claim or the address.
+
+        Asked after open has failed, under a savepoint that is undone: it keeps nothing, locks included.
+        """
         task = self.task
-        place = {"scope": task.scope, "document": task.document, "key": task.key}
-        row = held(self.config.schema).first(connection, place)
+        with connection.begin_nested() as asking:
+            try:
+                # Where the claim is still to be waited for, open came no further.
+                taken = claims.take(connection, self.config.schema, task.claim, task.now, _AT_ONCE)
+            except DBAPIError as error:
+                if not travels(error):
+                    raise
+                taken = False
+            place = {"scope": task.scope, "document": task.document, "key": task.key}
+            row = held(self.config.schema).first(connection, place) if taken else None
+            asking.rollback()
         return None if row is None else str(row[0])
 
     def record(self, outcome: str, *, execution_id: str | None, reason: str | None) -> None:

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 
 from attrs import define, field
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 from statifier_router import ambient, dialect, migrations
 from statifier_router.ambient import Frame
@@ -338,10 +339,14 @@ def _waited_for(config: Config, error: Exception, borrowed: Connection | None) -
     execution_id, suspect = wait
     if suspect is None:
         return execution_id
-    if borrowed is not None:
-        return suspect(borrowed)
-    with config.writer.connect() as connection:
-        return suspect(connection)
+    try:
+        if borrowed is not None:
+            return suspect(borrowed)
+        with config.writer.connect() as connection:
+            return suspect(connection)
+    except SQLAlchemyError:
+        # Whatever befalls the asking, the wait that ran out is what the caller is told.
+        return None
 
 
 def raise_translated(
