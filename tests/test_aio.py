@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
     create_async_engine,
 )
+from sqlalchemy.util import greenlet_spawn
 
 import statifier_router
 from statifier_router import (
@@ -42,6 +43,7 @@ from statifier_router import (
     executions,
     route,
 )
+from statifier_router.aio import bridge
 from statifier_router.dialect import bridging
 from tests.support import charts
 from tests.support.awaiting import an_engine, beside, check_nothing_left, turns, url_of
@@ -545,6 +547,57 @@ def test_the_loop_runs_on_while_a_delivery_waits(awaited, twin, database):
 
     awaited(work, lock_timeout=MOMENT)
     assert turned > 10
+
+
+@pytest.mark.parametrize("call", ["deliver", "route", "in a session"])
+def test_one_bridge_a_call(awaited, monkeypatch, call):
+    """However many statements a delivery is, the bridge is crossed once."""
+    spawned = []
+
+    def spawn(function, *arguments):
+        spawned.append(function)
+        return greenlet_spawn(function, *arguments)
+
+    async def work(config):
+        async with AsyncSession(config.engine) as session:
+            await session.connection()
+            monkeypatch.setattr(bridge, "greenlet_spawn", spawn)
+            if call == "in a session":
+                await first(config, connection=session)
+            await session.commit()
+        if call != "in a session":
+            await (first(config) if call == "deliver" else aio.route(config, charts.message()))
+
+    awaited(work)
+    assert len(spawned) == 1
+
+
+def test_it_waits_for_the_server_no_oftener(postgresql, make_config):
+    """A delivery takes as many turns of the server as the plain door's."""
+    twin = make_config(postgresql, charts=charts.registry(parcel=charts.obedient()))
+
+    def seen_by(proxy):
+        return [statement.sql for statement in proxy.statements], proxy.turns
+
+    async def main(proxy):
+        engine = aio.create_engine(proxy.url, pool_size=1, max_overflow=0)
+        config = attrs.evolve(twin, engine=engine)
+        await first(config)
+        proxy.reset()
+        await aio.deliver(config, SCANS, "P7", charts.delivery("m-2"))
+        seen = seen_by(proxy)
+        await engine.dispose()
+        return seen
+
+    with Proxy(postgresql.url) as proxy:
+        awaited = asyncio.run(main(proxy))
+        plain = attrs.evolve(twin, engine=statifier_router.create_engine(proxy.url))
+        statifier_router.deliver(plain, SCANS, "P7", charts.delivery("m-3"))
+        proxy.reset()
+        statifier_router.deliver(plain, SCANS, "P7", charts.delivery("m-4"))
+        assert seen_by(proxy) == awaited
+        plain.engine.dispose()
+    assert awaited[1] == 4
 
 
 # --- retries ----------------------------------------------------------------------------------------
