@@ -237,6 +237,19 @@ def test_each_door_refuses_the_others_configuration(database, twin):
     asyncio.run(main())
 
 
+def test_the_command_line_wants_a_plain_engine(tmp_path, monkeypatch):
+    """It says so, in one line."""
+    from statifier_router.cli.loading import load
+
+    (tmp_path / "awaited_config.py").write_text(
+        "from statifier_router import ChartRegistry, Config, aio\n"
+        "config = Config(aio.create_engine('sqlite:///parcels.db'), charts=ChartRegistry())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="--config awaited_config:config: its engine is an AsyncEngine"):
+        load("awaited_config:config")
+
+
 @pytest.mark.parametrize("name", ["clock", "mint_execution_id", "around_delivery", "bindings_resolver"])
 def test_the_callables_of_a_configuration_are_plain(database, name):
     """Nobody would await what a coroutine function answers."""

@@ -8,6 +8,7 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
+from statifier_router import dialect
 from statifier_router.config import Config
 from statifier_router.errors import ConfigError, RouterError
 from statifier_router.refusals import close_awaitable, told
@@ -33,6 +34,11 @@ def load(reference: str | None) -> Config:
         raise ConfigError(
             f"--config {reference}: must be a Config, or a callable without arguments that answers one; "
             f"it is {_kind(found)}"
+        )
+    if dialect.is_async_engine(found.engine):
+        raise ConfigError(
+            f"--config {reference}: its engine is an AsyncEngine; name a Config "
+            "over statifier_router.create_engine(url)"
         )
     return found
 
