@@ -44,7 +44,7 @@ from statifier_router import (
     route,
 )
 from statifier_router.aio import bridge
-from statifier_router.dialect import bridging
+from statifier_router.dialect import bridging, engines
 from tests.support import charts
 from tests.support.awaiting import an_engine, beside, check_nothing_left, turns, url_of
 from tests.support.databases import migrate
@@ -299,6 +299,25 @@ def test_sqlite_connections_are_made_ready(sqlite):
             return pragmas, [each for each in sent if each.startswith("BEGIN")]
 
     assert asyncio.run(main()) == (["wal", 1, 1, 5000], ["BEGIN IMMEDIATE", "BEGIN"])
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_connection_that_was_told_autocommit(told):
+    """Python 3.12's setting can only be made at connect: told False a transaction is always open, told True
+    nothing rolls back."""
+
+    class Told:
+        in_transaction = told is False
+        driver_connection = property(lambda self: self)
+
+        def execute(self, sql):
+            self.in_transaction = True
+
+        def rollback(self):
+            pass
+
+    with pytest.raises(ConfigError, match="autocommit"):
+        engines._check_taken_over(Told())
 
 
 def test_connections_that_the_pool_had_already(sqlite):
