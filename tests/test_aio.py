@@ -304,7 +304,8 @@ def test_sqlite_connections_are_made_ready(sqlite):
 @pytest.mark.parametrize("told", [False, True])
 def test_a_connection_that_was_told_autocommit(told):
     """Python 3.12's setting can only be made at connect: told False a transaction is always open, told True
-    nothing rolls back."""
+    nothing rolls back.
+    """
 
     class Told:
         in_transaction = told is False
