@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import select
 
 from statifier_router import NO_DATA, Cancel, Event, Send, Step, executions, ledger
+from statifier_router.dialect import reader_options
 from statifier_router.interpreters import function
 from statifier_router.interpreters.function import FunctionChart
 from statifier_router.jsontext import decode
@@ -118,7 +119,7 @@ def at(config: Any, key: str, document: str = "b", scope: str = "acme") -> Any:
 def stored(config: Any, table: str) -> list[dict[str, Any]]:
     """The rows of a table, by its key; JSON is decoded."""
     of = getattr(config.schema, table)
-    with config.engine.connect() as connection:
+    with reader_options(config.engine).connect() as connection:
         rows = connection.execute(select(of).order_by(*of.primary_key.columns)).mappings()
         return [
             {
