@@ -16,6 +16,7 @@ from statifier_router import (
     migrations,
     timers,
 )
+from statifier_router.batches import Routed, deliver_many, route_many
 from statifier_router.bindings import Binding, Dedupe, Defer, Plan
 from statifier_router.chart_store import ChartStore
 from statifier_router.charts import ChartRegistry
@@ -130,6 +131,7 @@ __all__ = [
     "Route",
     "RouteContext",
     "RouteRefused",
+    "Routed",
     "RouterError",
     "SQLExecutor",
     "SchemaError",
@@ -149,6 +151,7 @@ __all__ = [
     "deferrals",
     "deliver",
     "deliver_event",
+    "deliver_many",
     "emit",
     "executions",
     "get",
@@ -158,5 +161,6 @@ __all__ = [
     "migrations",
     "prepare_engine",
     "route",
+    "route_many",
     "timers",
 ]
