@@ -55,6 +55,12 @@ async def job(config):
     return await aio.deliver_event(config, JOBS, "P7", charts.envelope("arrived", "m-2"))
 
 
+async def many(config):
+    """Several in one transaction."""
+    items = [(SCANS, key, charts.delivery(f"m {key}")) for key in ("P7", "P8", "P9")]
+    return await aio.deliver_many(config, items)
+
+
 async def nested(config):
     """A delivery within a delivery: the step hands an event to another execution."""
 
@@ -96,6 +102,7 @@ SCENARIOS = {
     "duplicate": Scenario(first, first),
     "route": Scenario(first, routed),
     "deliver_event": Scenario(first, job),
+    "many": Scenario(first, many),
     "nested": Scenario(nothing, nested),
     "borrowed": Scenario(first, borrowed, own=False),
     "session": Scenario(nothing, in_a_session, own=False),

@@ -15,6 +15,7 @@ from statifier_router import (
     Dedupe,
     Defer,
     Plan,
+    Routed,
     RouterError,
     Send,
     Step,
@@ -103,6 +104,19 @@ SCRIPTS = {
         call("route", message("m-4"), now=NOW, config=unpublished),
         call("ledger.rows", message_id="m-1"),
         call("ledger.rows", limit=2, after=1),
+    ],
+    "many": [
+        call(
+            "deliver_many",
+            [
+                (scans(), "P7", delivery("m-1")),
+                (scans(), "P7", delivery("m-2", data={"do": "failed"})),
+                (scans(), "P8", delivery("m-3")),
+                (scans(), "P7", delivery("m-1")),
+            ],
+        ),
+        call("route_many", [message("m-4"), message("m-5", parcel=7), message("m-3", "P8")], now=NOW),
+        call("route_many", [message("m-6"), "no message"], now=NOW),
     ],
     "suspended": [
         sent(),
@@ -199,9 +213,16 @@ def twin(request, database, make_config):
     )
 
 
-def _told(error):
-    """An error as far as two that are equal agree."""
-    return type(error), str(error), getattr(error, "binding_id", None), getattr(error, "outcomes", ())
+def _told(answer):
+    """An answer whose errors are as much as two that are equal agree in."""
+    if isinstance(answer, list):
+        return [_told(each) for each in answer]
+    if isinstance(answer, Routed):
+        return answer.message.message_id, answer.outcomes, _told(answer.error)
+    if not isinstance(answer, RouterError):
+        return answer
+    facts = (getattr(answer, name, None) for name in ("binding_id", "outcomes"))
+    return type(answer), str(answer), *facts
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -214,8 +235,8 @@ def test_the_same_as_the_plain_doors(database, twin, name):
         try:
             answer = each.function(statifier_router)(each.config(twin), *each.arguments, **each.named)
         except RouterError as error:
-            answer = _told(error)
-        plain.append(answer)
+            answer = error
+        plain.append(_told(answer))
     left = everything(twin)
     assert not any(isinstance(answer, Fired) for answer in plain) or Fired(1, 0, 0) in plain
     database.clear()
@@ -228,8 +249,8 @@ def test_the_same_as_the_plain_doors(database, twin, name):
                 try:
                     answer = await each.function(aio)(each.config(config), *each.arguments, **each.named)
                 except RouterError as error:
-                    answer = _told(error)
-                answers.append(answer)
+                    answer = error
+                answers.append(_told(answer))
         return answers
 
     awaited = asyncio.run(main())
@@ -243,7 +264,7 @@ def test_the_scripts_say_something():
     for module in ("addresses", "claims", "deferrals", "executions", "ledger", "timers"):
         functions = {f"{module}.{name}" for name in getattr(aio, module).__all__ if name.islower()}
         assert functions <= called
-    assert {"route", "deliver", "deliver_event"} <= called
+    assert {"route", "deliver", "deliver_event", "route_many", "deliver_many"} <= called
 
 
 def test_outcomes_stand_on_the_error(database, make_config):

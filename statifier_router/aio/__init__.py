@@ -40,7 +40,7 @@ try:
 except ImportError as error:
     raise MissingExtra("asyncio", "statifier_router.aio") from error
 
-from statifier_router import routing
+from statifier_router import batches, routing
 from statifier_router.aio import addresses, claims, deferrals, executions, ledger, migrations, timers
 from statifier_router.aio.bridge import coroutine_of
 from statifier_router.aio.engines import create_engine, prepare_engine
@@ -52,14 +52,18 @@ __all__ = [
     "deferrals",
     "deliver",
     "deliver_event",
+    "deliver_many",
     "executions",
     "ledger",
     "migrations",
     "prepare_engine",
     "route",
+    "route_many",
     "timers",
 ]
 
 route = coroutine_of(routing.route)
 deliver = coroutine_of(routing.deliver)
 deliver_event = coroutine_of(routing.deliver_event)
+route_many = coroutine_of(batches.route_many)
+deliver_many = coroutine_of(batches.deliver_many)
