@@ -114,7 +114,8 @@ def for_hash(config: Config, content_hash: str, execution_id: str) -> Chart:
     except Unresolved as missing:
         raise ChartNotResolved(content_hash, execution_id, reason=missing.reason) from missing
     if chart is None:
-        raise ChartNotResolved(content_hash, execution_id)
+        why = getattr(config.chart_source, "why_not", None)
+        raise ChartNotResolved(content_hash, execution_id, reason=why(content_hash) if why else None)
     problem = not_a_chart(chart)
     if problem:
         raise TypeError(

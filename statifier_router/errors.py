@@ -118,6 +118,7 @@ class ChartNotResolved(DeliveryError):
     ) -> None:
         self.content_hash = content_hash
         self.execution_id = execution_id
+        self.reason = reason
         why = f" ({reason})" if reason else ""
         super().__init__(
             f"execution {execution_id} runs on chart {content_hash}, which is not to be had{why}; "

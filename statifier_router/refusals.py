@@ -35,7 +35,7 @@ def one_line(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def told(fault: Exception) -> str:
+def told(fault: BaseException) -> str:
     """The class of an exception and the beginning of what it says."""
     name = type(fault).__name__
     try:

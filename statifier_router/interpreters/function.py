@@ -11,7 +11,7 @@ from statifier_router.errors import ConfigError
 from statifier_router.interpreters.answers import checked_step
 from statifier_router.interpreters.emitting import collecting
 from statifier_router.jsontext import Json, digest, plain
-from statifier_router.messages import Event
+from statifier_router.messages import Event, copied_event
 from statifier_router.steps import Effect, Step
 from statifier_router.text import NAME_LIMIT, checked
 
@@ -29,6 +29,7 @@ class FunctionChart:
     _step: StepFunction
     interpreter: str = "function"
     interpreter_version: str = "1"
+    version: str = "1"
     # So that the executor does not check what `_answer` has checked.
     answers_checked: bool = True
 
@@ -40,7 +41,7 @@ class FunctionChart:
 
     def step(self, position: Json, event: Event, *, event_id: str, now: datetime) -> Step:
         """The answer to one event. The functions work on copies: they may change what they get."""
-        own_event = attrs.evolve(event)
+        own_event = copied_event(event)
         with collecting() as emitted:
             answer = self._step(plain(position), own_event, now)
         return _answer(answer, emitted, before=position, created=False)
@@ -82,7 +83,9 @@ def chart(name: str, *, create: CreateFunction, step: StepFunction, version: str
         "create": _qualified(create),
         "step": _qualified(step),
     }
-    return FunctionChart(name=name, content_hash=digest(definition), create=create, step=step)
+    return FunctionChart(
+        name=name, content_hash=digest(definition), create=create, step=step, version=version
+    )
 
 
 def _qualified(function: object) -> str:

@@ -94,6 +94,13 @@ class StateMachineChart:
             self._machines.check_history(name, remembered)
         return leaves
 
+    def finished(self, position: Json) -> bool:
+        """Whether a legal position stands at the end of the chart, where no event moves it."""
+        read = read_position(position)
+        structure = self._machines.structure
+        nodes = [structure.by_id[leaf] for leaf in structure.seat(read.states).leaves]
+        return read.done or any(node.state.final and len(node.path) == 1 for node in nodes)
+
     def rename(self, position: Json, mapping: Mapping[str, str]) -> Json:
         """The position with its states, active and remembered, renamed: for `executions.migrate`."""
         read_position(position)

@@ -120,6 +120,7 @@ def _model_class(chart_class: type[StateChart[Any]]) -> type[Any] | None:
             origin = typing.get_origin(base)
             if isinstance(origin, type) and issubclass(origin, StateChart):
                 (model,) = typing.get_args(base)
-                if isinstance(model, type) and model is not object:
+                # `Any` is a class from Python 3.11 on, and names no model.
+                if isinstance(model, type) and model not in (object, typing.Any):
                     return model
     return None

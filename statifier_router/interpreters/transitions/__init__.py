@@ -84,6 +84,7 @@ def chart(
         interpreter_version=machines.VERSION,
         definition=read,
         factory=factory,
+        version=version,
     )
 
 

@@ -44,6 +44,7 @@ class TransitionsChart:
     # step it is in on itself, so two threads in one machine step into each other's states.
     _idle: deque[machines.Machine] = attrs.field(factory=deque, init=False, repr=False)
     interpreter: str = "transitions"
+    version: str = "1"
     # So that the executor does not check what `_answer` has checked.
     answers_checked: bool = True
 
@@ -92,6 +93,16 @@ class TransitionsChart:
         active = machines.legal(machine, state, self._definition.initial)
         self._give_back(machine)
         return active
+
+    def finished(self, position: Json) -> bool:
+        """Whether a legal position stands at the end of the chart, where no event moves it."""
+        state, _, _ = _parts(position)
+        model, machine = self._factory(), self._take()
+        machine.bind(model)
+        machines.seat(machine, model, state)
+        finished = machine.finished(machine.tree())
+        self._give_back(machine)
+        return finished
 
     def rename(self, position: Json, mapping: Mapping[str, str]) -> Json:
         """The position with its states renamed, a state's new name counting for those within it too."""
