@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import attrs
-from sqlalchemy import delete, select
+from sqlalchemy import delete, make_url, select, text
 
 from tests.support import servers, workers
 from tests.support.databases import Database
@@ -106,14 +106,18 @@ def dump(config: Any) -> State:
             rows = connection.execute(select(table).order_by(*table.primary_key.columns)).mappings()
             identity = "identity" if "id" in table.c and table is not schema.executions else None
             found = [
-                {name: _named(value, ids) for name, value in row.items() if not (identity and name == "id")}
+                {
+                    name: _without_ids(value, ids)
+                    for name, value in row.items()
+                    if not (identity and name == "id")
+                }
                 for row in rows
             ]
             state[table.name] = found if identity else sorted(found, key=repr)
     return state
 
 
-def _named(value: Any, ids: dict[str, str]) -> Any:
+def _without_ids(value: Any, ids: dict[str, str]) -> Any:
     if isinstance(value, str):
         for execution_id, name in ids.items():
             value = value.replace(execution_id, name)
@@ -225,7 +229,9 @@ def _postgresql(trial: _Trial, forks: Forks) -> Report:
         trial.prepare()
         killer = _Killer(number, moment)
         with Proxy(trial.database.url, killer) as proxy:
-            ended = forks.run(_DELIVER, proxy.url, trial.name, trial.plan)
+            ended = forks.run(_DELIVER, _named(proxy.url), trial.name, trial.plan)
+            # The process is gone before the server has done what it is still to do.
+            _wait_until_it_is_gone(trial.config)
         assert killer.killed, f"nothing was killed at {number}: {ended}"
         assert ended.signal == signal.SIGKILL, ended
         sql = killer.seen[-1]
@@ -234,12 +240,33 @@ def _postgresql(trial: _Trial, forks: Forks) -> Report:
     return trial.report(counted, tried)
 
 
+_NAME = "to_be_killed"
+
+
+def _named(url: str) -> str:
+    return make_url(url).update_query_dict({"application_name": _NAME}).render_as_string(hide_password=False)
+
+
+def _wait_until_it_is_gone(config: Any) -> None:
+    """Return once the server has ended the connection of the dead process, and with it its transaction."""
+    left = text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE application_name = :name AND datname = current_database()"
+    )
+    with config.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for _ in range(1000):
+            if not connection.execute(left, {"name": _NAME}).scalar_one():
+                return
+            connection.execute(text("SELECT pg_sleep(0.005)"))
+    raise AssertionError("the connection of the dead process is still there")
+
+
 def _count(trial: _Trial, forks: Forks) -> tuple[list[str], int]:
     """The statements of a delivery that nobody kills: on the wire, and as the server itself counts."""
     trial.prepare()
     killer = _Killer()
     with _logging_statements(trial.database) as logged, Proxy(trial.database.url, killer) as proxy:
-        ended = forks.run(_DELIVER, proxy.url, trial.name, trial.plan)
+        ended = forks.run(_DELIVER, _named(proxy.url), trial.name, trial.plan)
         counted = logged()
     assert ended.result is not None, ended
     return killer.seen, len(killer.seen) if counted is None else counted
