@@ -7,8 +7,6 @@ memory cannot answer raises `Undone`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 
 from attrs import define, field, frozen
@@ -128,22 +126,20 @@ class SetActs(PlainActs):
 
     def create(self, context: StepContext, execution_id: str, chart: Chart) -> Stepped:
         """Create the execution."""
-        with self._sealed():
+        self.frame.on_join = give_up
+        try:
             return self.executor.create(context, execution_id, chart)
+        finally:
+            self.frame.on_join = None
 
     def step(
         self, context: StepContext, execution: Execution, chart: Chart, event: Event
     ) -> Stepped | Discarded:
         """Step the execution."""
-        with self._sealed():
-            return self.executor.step(context, execution, chart, event)
-
-    @contextmanager
-    def _sealed(self) -> Iterator[None]:
-        """Give up where a chart calls a door, or reads our tables: it would miss what is only in memory."""
+        # A chart that calls a door, or reads our tables, would miss what is only in memory.
         self.frame.on_join = give_up
         try:
-            yield
+            return self.executor.step(context, execution, chart, event)
         finally:
             self.frame.on_join = None
 

@@ -12,6 +12,8 @@ import types
 import pytest
 
 from statifier_router import ChartRegistry, Config, ledger
+from statifier_router.cli import route_command
+from statifier_router.cli.lines import Arriving
 from tests.support import charts
 from tests.support.command_line import COMMAND, environment, run
 from tests.test_cli import HOST
@@ -179,6 +181,64 @@ def test_tables_that_are_missing_stop_the_run_with_the_line_that_mends_it(
     done = run("route", "-", *CONFIG, stdin=f"{line('m-1')}\n{line('m-2')}\n")
     assert done.code == 1
     assert "run: statifier-router migrate" in done.error
+
+
+# --- many lines in one transaction ------------------------------------------------------------------
+
+
+def test_lines_are_committed_by_the_hundred(config, monkeypatch):
+    """So many lines as are at hand share a transaction, a hundred at the most; every line is counted."""
+    sizes = []
+    all_of = route_command.route_each
+    monkeypatch.setattr(
+        route_command, "route_each", lambda config, some: sizes.append(len(some)) or all_of(config, some)
+    )
+    done = run("route", "-", "--json", *CONFIG, stdin="".join(f"{line(f'm-{n}')}\n" for n in range(250)))
+    assert (done.code, done.json["lines"], done.json["messages"]) == (0, 250, 250)
+    assert sizes == [100, 100, 50]
+
+
+def test_what_takes_a_whole_chunk_is_told_at_its_own_line(database, make_config, monkeypatch):
+    """A fault that is no delivery's own stops at its line: those before it are done, those behind it not."""
+
+    def bindings(scope):
+        if scope == "broken":
+            raise RuntimeError("the resolver is down")
+        return [charts.scans()]
+
+    made = make_config(database, charts=charts.registry(parcel=charts.obedient()), bindings_resolver=bindings)
+    module = types.ModuleType("the_host")
+    module.config = made
+    monkeypatch.setitem(sys.modules, "the_host", module)
+    text = "\n".join([line("m-1"), line("m-2"), line("m-3", scope="broken"), line("m-4")])
+    done = run("route", "-", "--json", *CONFIG, stdin=text)
+    assert (done.code, done.json["lines"], done.json["messages"]) == (1, 3, 2)
+    assert done.json["stopped"]["line"] == 3
+    assert "the resolver is down" in done.json["stopped"]["reason"]
+    assert [row.message_id for row in ledger.rows(made)] == ["m-1", "m-2"]
+
+
+class Trickle:
+    """A stream whose blocks come one by one."""
+
+    def __init__(self, *blocks):
+        self.blocks = list(blocks)
+
+    def read1(self, size):
+        return self.blocks.pop(0) if self.blocks else b""
+
+
+def test_no_line_waits_for_one_that_has_not_arrived():
+    """A slow producer's line is routed when it comes, not when a chunk is full; blank lines hide nothing."""
+    arriving = Arriving(Trickle(b"one\ntw", b"o\nthree\n \n\n", b"four", b"", b"never"))
+    assert [(each, arriving.drained) for each in arriving] == [
+        (b"one\n", True),
+        (b"two\n", False),
+        (b"three\n", True),
+        (b" \n", True),
+        (b"\n", True),
+        (b"four", True),
+    ]
 
 
 # --- as a process -----------------------------------------------------------------------------------

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import IO, Any
 
 from attrs import frozen
 
@@ -15,6 +16,7 @@ from statifier_router.messages import Message
 
 _REQUIRED = ("source", "message_id", "scope", "data")
 _ALLOWED = frozenset({*_REQUIRED, "context", "now"})
+_BLOCK = 65_536
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -52,6 +54,41 @@ def read(stream: Iterable[bytes]) -> Iterator[Line]:
         else:
             yield Line(number, size, message, now)
         size = 0
+
+
+class Arriving:
+    r"""The lines of a stream, as blocks of them arrive: nobody waits for one while another is at hand.
+
+    >>> from io import BytesIO
+    >>> lines = Arriving(BytesIO(b"one\ntwo"))
+    >>> [(line, lines.drained) for line in lines]
+    [(b'one\n', True), (b'two', True)]
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        # Whatever is there, at most so much; a plain `read` would wait for the whole of it.
+        self._read: Callable[[int], bytes] = getattr(file, "read1", None) or file.read
+        self._at_hand: deque[bytes] = deque()
+
+    @property
+    def drained(self) -> bool:
+        """Whether the next line that is not blank has still to arrive."""
+        return not any(line.strip() for line in self._at_hand)
+
+    def __iter__(self) -> Iterator[bytes]:
+        begun: list[bytes] = []
+        while block := self._read(_BLOCK):
+            *whole, rest = block.split(b"\n")
+            if whole:
+                whole[0] = b"".join([*begun, whole[0]])
+                begun.clear()
+                self._at_hand.extend(whole)
+            if rest:
+                begun.append(rest)
+            while self._at_hand:
+                yield self._at_hand.popleft() + b"\n"
+        if begun:
+            yield b"".join(begun)
 
 
 def _message(text: bytes) -> tuple[Message, datetime | None]:

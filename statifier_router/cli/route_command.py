@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -14,6 +14,7 @@ import click
 from attrs import define, field, frozen
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from statifier_router.batches import Routed, route_each
 from statifier_router.cli.answers import (
     INTERRUPTED,
     REFUSED,
@@ -26,13 +27,16 @@ from statifier_router.cli.answers import (
 )
 from statifier_router.cli.commanding import command
 from statifier_router.cli.faults import delivery_fault, line_and_code
-from statifier_router.cli.lines import Line, read
+from statifier_router.cli.lines import Arriving, Line, read
 from statifier_router.cli.tallies import Tally
 from statifier_router.config import Config
 from statifier_router.errors import DatabaseFault, DeliveryError
 from statifier_router.outcomes import KeyRefused, Outcome
 from statifier_router.refusals import one_line
-from statifier_router.routing import route as route_message
+
+# Most messages that are committed together, and their bytes, beyond which they are held no longer.
+_CHUNK = 100
+_CHUNK_BYTES = 1_000_000
 
 
 @frozen
@@ -62,34 +66,71 @@ class Stop:
 
 @define
 class Routing:
-    """One run over the lines: its counts, and everything that went wrong."""
+    """One run over the lines: its counts, and everything that went wrong.
+
+    `at` is the line that is being worked on, or was last; the others of its chunk follow it.
+    """
 
     config: Config
     tally: Tally = field(factory=Tally)
     lines: int = 0
     problems: list[Problem] = field(factory=list)
     stopped: Stop | None = None
+    at: int = 0
+    _unfinished: bool = False
 
-    def take(self, line: Line) -> Iterator[Problem]:
-        """Route one line; yields what went wrong with it. Raises what ends the run."""
+    def take(self, chunk: Sequence[Line]) -> Iterator[Line]:
+        """Route the messages of these lines; yields each line that is done. Raises what ends the run."""
+        for line, routed in self._routed(chunk):
+            self._finish(line, self._problems(line.number, routed))
+            yield line
+
+    def refuse(self, line: Line) -> None:
+        """Tell of a line that holds no message."""
+        self._finish(line, [Problem(line.number, None, "bad line", line.problem or "")])
+
+    def stop(self, reason: str, code: int) -> None:
+        """Note why the rest is not read."""
+        self.lines += self._unfinished
+        self.stopped = Stop(self.at, reason, code)
+
+    def _finish(self, line: Line, problems: list[Problem]) -> None:
+        self.at, self._unfinished = line.number, False
         self.lines += 1
-        if line.message is None:
-            yield Problem(line.number, None, "bad line", line.problem or "")
-            return
-        message_id = line.message.message_id
+        self.problems += problems
+        for problem in problems:
+            complain(str(problem))
+
+    def _routed(self, chunk: Sequence[Line]) -> Iterator[tuple[Line, Routed]]:
+        """The lines with what became of them: in one transaction, or in one each where that fails."""
+        self.at, self._unfinished = chunk[0].number, True
+        messages = [(line.message, line.now) for line in chunk if line.message is not None]
         try:
-            outcomes = route_message(self.config, line.message, now=line.now)
-        except DatabaseFault as error:
-            self.tally.add_part(error.outcomes)
+            instants = [(message, now or self.config.now()) for message, now in messages]
+            answers = route_each(self.config, instants)
+        except DatabaseFault:
             raise
-        except DeliveryError as error:
-            self.tally.add_part(error.outcomes)
-            yield from self._refusals(line.number, message_id, error.outcomes)
-            where = f"binding {error.binding_id}: " if error.binding_id else ""
-            yield Problem(line.number, message_id, type(error).__name__, where + delivery_fault(error))
-            return
-        self.tally.add(outcomes)
-        yield from self._refusals(line.number, message_id, outcomes)
+        except Exception as error:
+            if len(chunk) > 1:
+                # What is sound is done all the same, and the fault is told where it lies.
+                for line in chunk:
+                    yield from self._routed([line])
+                return
+            if not isinstance(error, DeliveryError):
+                raise
+            answers = [Routed(messages[0][0], list(error.outcomes), error)]
+        yield from zip(chunk, answers, strict=True)
+
+    def _problems(self, number: int, routed: Routed) -> list[Problem]:
+        message_id, error = routed.message.message_id, routed.error
+        problems = list(self._refusals(number, message_id, routed.outcomes))
+        if error is None:
+            self.tally.add(routed.outcomes)
+            return problems
+        self.tally.add_part(routed.outcomes)
+        where = f"binding {error.binding_id}: " if error.binding_id else ""
+        told = where + delivery_fault(error)
+        return [*problems, Problem(number, message_id, type(error).__name__, told)]
 
     def _refusals(self, number: int, message_id: str, outcomes: Any) -> Iterator[Problem]:
         for outcome in outcomes:
@@ -121,8 +162,8 @@ def route(config: Config, *, file: IO[bytes]) -> Answer:
 
     The file holds one JSON object a line; "-" reads standard input. A line holds source, message_id,
     scope and data, and may hold context and now (an instant with its zone; without it the clock's).
-    Lines are routed in order, and each binding commits alone: whatever was done before an interruption
-    stays done, and handing the file over again finds it duplicate.
+    Lines are routed in order. Those that have arrived, up to a hundred, are committed together; whatever
+    was done before an interruption stays done, and handing the file over again finds it duplicate.
 
     A bad line, a refused key and a delivery that fails are told on standard error by line number,
     counted, and the rest goes on. Only a database that does not answer (after the configured retries),
@@ -131,26 +172,43 @@ def route(config: Config, *, file: IO[bytes]) -> Answer:
     Exit code: 0 when every line was routed, 1 when anything was refused or failed.
     """
     run = Routing(config)
-    number = 0
     with _progress(file) as advance:
         try:
-            for line in read(file):
-                number = line.number
-                for problem in run.take(line):
-                    run.problems.append(problem)
-                    complain(str(problem))
-                advance(line.size)
+            for size in _route_all(run, Arriving(file)):
+                advance(size)
         except KeyboardInterrupt:
-            run.stopped = Stop(number, "interrupted", INTERRUPTED)
+            run.stop("interrupted", INTERRUPTED)
         except Exception as error:
-            reason, code = line_and_code(error)
-            run.stopped = Stop(number, reason, code)
+            run.stop(*line_and_code(error))
     if run.stopped is not None:
         complain(
             f"stopped at line {run.stopped.line}: {run.stopped.reason}; what came before is done: "
             "hand the whole over again"
         )
     return Answer(_document(run), lambda screen: _show(run, screen), run.code)
+
+
+def _route_all(run: Routing, arriving: Arriving) -> Iterator[int]:
+    """Route every line, in chunks; yields the size of each that is done."""
+    chunk: list[Line] = []
+
+    def routed() -> Iterator[int]:
+        if chunk:
+            yield from [line.size for line in run.take(chunk)]
+            chunk.clear()
+
+    for line in read(arriving):
+        if line.message is None:
+            # Problems are told in the order of the lines.
+            yield from routed()
+            run.refuse(line)
+            yield line.size
+            continue
+        chunk.append(line)
+        full = len(chunk) == _CHUNK or sum(each.size for each in chunk) > _CHUNK_BYTES
+        if full or arriving.drained:
+            yield from routed()
+    yield from routed()
 
 
 def _document(run: Routing) -> dict[str, Any]:
