@@ -14,6 +14,7 @@ from statifier_router.cli.answers import CLOSED_PIPE, INTERRUPTED, complain, sil
 from statifier_router.cli.asking_commands import execution, ledger
 from statifier_router.cli.commanding import config_option
 from statifier_router.cli.demo_command import demo
+from statifier_router.cli.doctor_command import doctor
 from statifier_router.cli.explain_command import explain
 from statifier_router.cli.faults import TRACEBACK_VARIABLE, line_and_code
 from statifier_router.cli.keeping_commands import prune, reap
@@ -71,5 +72,5 @@ def program(context: click.Context, reference: str | None) -> None:
         click.echo(context.get_help())
 
 
-for each in (demo, migrate, verify, route, ledger, explain, execution, reap, prune):
+for each in (demo, migrate, verify, route, ledger, explain, execution, doctor, reap, prune):
     program.add_command(each)
