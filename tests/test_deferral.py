@@ -570,7 +570,7 @@ def test_created_finished(database, make_config):
 
 
 def test_an_execution_that_is_there(configure):
-    """A binding that keeps by address steps an execution that is there, and keeps for it by the other rule."""
+    """A binding that keeps by address steps one that is there, and keeps for it by the other rule."""
     config = configure()
     put(config, "A")
     assert early(config, "B").recorded == "delivered"

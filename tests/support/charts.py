@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from statifier_router import Binding, Chart, ChartRegistry, Delivery, Envelope, Event, Message, Step, emit
@@ -12,6 +12,8 @@ from statifier_router.interpreters import function
 from statifier_router.interpreters.function import FunctionChart
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
 
 # --- charts -----------------------------------------------------------------------------------------
 
