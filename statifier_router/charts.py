@@ -72,8 +72,12 @@ def not_a_chart(value: object) -> str | None:
     """Why `value` is no chart, or None where it is one."""
     for name in ("content_hash", "interpreter", "interpreter_version"):
         text = getattr(value, name, None)
-        if not isinstance(text, str) or not 0 < len(text) <= NAME_LIMIT:
+        if not isinstance(text, str):
             return f"must be a Chart; {type(value).__name__} has no text {name}"
+        try:
+            checked(text, name, ConfigError, limit=NAME_LIMIT)
+        except ConfigError as fault:
+            return f"must be a Chart; its {fault}"
     for name in ("create", "step"):
         if not callable(getattr(value, name, None)):
             return f"must be a Chart; {type(value).__name__} has no method {name}"

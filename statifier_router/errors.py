@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from statifier_router.text import error_text
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -93,6 +95,7 @@ class UnresolvedDocument(DeliveryError):
     fault = "binding"
 
     def __init__(self, document: str, scope: str, reason: str, *, binding_id: str | None = None) -> None:
+        reason = " ".join(error_text(reason).split())
         self.document = document
         self.scope = scope
         self.reason = reason

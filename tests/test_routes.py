@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from statifier_router import (
     Binding,
+    ConfigError,
     Delivery,
     Event,
     Message,
@@ -32,7 +33,7 @@ from statifier_router import (
     route,
     timers,
 )
-from tests.support.charts import NOW, Calling, envelope, message, registry, scans
+from tests.support.charts import NOW, Calling, delivery, envelope, message, obedient, registry, scans
 from tests.support.executors import OwnTables
 from tests.support.racing import WritingPlainly
 from tests.support.rows import everything, written
@@ -677,4 +678,38 @@ def test_the_completion_route_refuses(configure):
         step(config, end=True, message_id="e-2")
     assert (raised.value.route, raised.value.reason) == ("done", "no done.execution today")
     assert raised.value.fault == "execution"
+    assert rows.nothing
+
+
+@pytest.mark.parametrize("overridden", [False, True])
+def test_a_coroutine_function_is_no_route(database, make_config, overridden):
+    """Nobody would await it: `Config` refuses it, naming the route, as a method and in an override too."""
+
+    class Later:
+        async def hand_off(self, event, key, context):
+            raise AssertionError
+
+    async def awaited(event, key, context):
+        raise AssertionError
+
+    for route in (Later(), awaited):
+        routes = {"notices": OutboxRoute("notices") if overridden else route}
+        overrides = {"acme": {"notices": route}} if overridden else {}
+        with pytest.raises(ConfigError, match="notices.*coroutine"):
+            make_config(database, routes=routes, route_overrides=overrides)
+
+
+@pytest.mark.parametrize("answer", ["awaitable", "refusal"])
+def test_an_answer_that_looks_like_none(database, make_config, answer):
+    """A refusal that is returned, or a coroutine, is no hand-off: the delivery fails whole, saying so."""
+
+    async def awaited():
+        raise AssertionError
+
+    def route(event, key, context):
+        return awaited() if answer == "awaitable" else RouteRefused("no")
+
+    config = make_config(database, charts=registry(parcel=obedient()), routes={"elsewhere": route})
+    with written(config) as rows, pytest.raises(ConfigError, match="elsewhere"):
+        deliver(config, scans(), "P7", delivery(data={"do": "sent"}))
     assert rows.nothing

@@ -47,6 +47,8 @@ def fail(
 
     Answers and raises as `cancel` does.
     """
+    if not isinstance(reason, str):
+        raise ConfigError(f"reason must be text, not {type(reason).__name__}")
     why = error_text(reason)
     if not why:
         raise ConfigError("reason must say why")

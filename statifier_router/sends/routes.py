@@ -15,6 +15,7 @@ from statifier_router.config import Config
 from statifier_router.errors import ConfigError, RouteRefused
 from statifier_router.executor import EffectRefused
 from statifier_router.messages import Event
+from statifier_router.refusals import close_awaitable
 from statifier_router.schema import Schema
 from statifier_router.text import NAME_LIMIT, checked, error_text
 from statifier_router.transactions import in_own_savepoint
@@ -106,7 +107,18 @@ def hand_off(
 
     def work() -> None:
         with running_route(context.execution_id):
-            call(event, key, context)
+            answer = call(event, key, context)
+        # Taken for a hand-off, either of these would be a send lost in silence.
+        if close_awaitable(answer):
+            raise ConfigError(
+                f"route {context.route!r} answered an awaitable, which nobody awaits: "
+                "a route is a plain function, not async"
+            )
+        if isinstance(answer, (BaseException, EffectRefused)):
+            raise ConfigError(
+                f"route {context.route!r} returned {type(answer).__name__}: raise RouteRefused(reason) "
+                "where it was not handed off"
+            )
 
     try:
         in_own_savepoint(frame, work)
