@@ -692,10 +692,10 @@ def test_a_coroutine_function_is_no_route(database, make_config, overridden):
     async def awaited(event, key, context):
         raise AssertionError
 
-    for route in (Later(), awaited):
-        routes = {"notices": OutboxRoute("notices") if overridden else route}
-        overrides = {"acme": {"notices": route}} if overridden else {}
-        with pytest.raises(ConfigError, match="notices.*coroutine"):
+    for given in (Later(), awaited):
+        routes = {"notices": OutboxRoute("notices") if overridden else given}
+        overrides = {"acme": {"notices": given}} if overridden else {}
+        with pytest.raises(ConfigError, match=r"notices.*coroutine"):
             make_config(database, routes=routes, route_overrides=overrides)
 
 
