@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 
-from statifier_router.cli import instants, reading
+from statifier_router.cli import diagrams, instants, reading
 from statifier_router.cli.answers import Answer, Screen, cell, clean, table
 from statifier_router.cli.commanding import command
 from statifier_router.cli.reading import Story
 from statifier_router.cli.showing import show_moments, status_cell
 from statifier_router.config import Config
-from statifier_router.errors import ExecutionNotFound
+from statifier_router.errors import ConfigError, ExecutionNotFound
 from statifier_router.ledger import LedgerRow
 from statifier_router.ledger import rows as ledger_rows
 
@@ -88,12 +89,28 @@ def _show_ledger(found: list[LedgerRow], following: int | None, screen: Screen) 
 
 @command("execution")
 @click.argument("execution_id", metavar="ID")
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--all", "everything", is_flag=True, help=f"Every input, not the last {_INPUTS_SHOWN} only.")
-def execution(config: Config, *, execution_id: str, everything: bool) -> Answer:
+@click.option(
+    "--diagram",
+    "form",
+    is_flag=False,
+    flag_value="mermaid",
+    type=click.Choice(diagrams.FORMATS),
+    help="Print the state diagram in Mermaid instead; --diagram=svg writes it to FILE.",
+)
+def execution(
+    config: Config, *, execution_id: str, file: Path | None, everything: bool, form: str | None
+) -> Answer:
     """Show one execution and every input it took.
 
-    Its status, position and active states, and for each input the states before and after.
+    Its status, position and active states, and for each input the states before and after. With
+    --diagram, its chart with the active states marked: in Mermaid, or as an SVG where Graphviz is there.
     """
+    if form is not None:
+        return diagrams.diagram(config, execution_id, form, file)
+    if file is not None:
+        raise ConfigError("a FILE goes with --diagram=svg")
     story = reading.story_of(config, execution_id)
     if story is None:
         raise ExecutionNotFound(execution_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from attrs import field, frozen
 from sqlalchemy import Connection, Executable, Select, bindparam, select
@@ -17,7 +17,6 @@ from statifier_router.executions.sql_executor import ask_create, ask_step, chang
 from statifier_router.executor import Execution
 from statifier_router.ledger import LedgerRow
 from statifier_router.schema import Schema
-from statifier_router.steps import Chart
 from statifier_router.transactions import reading
 
 _PAGE = 1_000
@@ -121,35 +120,65 @@ def _moments(
     if not log:
         return [], "its input log was pruned" if execution.position is None else "it has no input log"
     told: list[Moment] = []
-    try:
-        chart = charts.for_execution(config, execution)
-        for moment in _folded(chart, execution.id, log):
-            told.append(moment)  # noqa: PERF402 - what was told before a fault is kept
-    except (RouterError, TypeError) as error:
-        rest = [Moment(each) for each in log[len(told) :]]
-        return told + rest, str(error)
-    return told, None
+    gap = None
+    standing = None
+    for part in _parts(log):
+        begun = len(told)
+        try:
+            for moment, after in _folded(config, execution.id, part, standing):
+                told.append(moment)
+                standing = after
+        except (RouterError, TypeError) as error:
+            # What was told before a fault is kept, and the next migration says anew where it stands.
+            told += [Moment(each) for each in part[len(told) - begun :]]
+            gap = gap or str(error)
+            standing = None
+    return told, gap
 
 
-def _folded(chart: Chart, execution_id: str, log: list[executions.Input]) -> Iterator[Moment]:
-    created: Any = log[0].details
-    step = ask_create(chart, execution_id, data=created["data"], now=log[0].at)
-    active, status = step.active, str(step.status)
-    yield Moment(log[0], None, active, status, step.outcome)
-    position = step.position
-    for row in log[1:]:
-        before = active
-        answer = None
+def _parts(log: list[executions.Input]) -> Iterator[list[executions.Input]]:
+    """The log by the charts it ran on: each part begins with the create, or with a migration."""
+    starts = [index for index, row in enumerate(log) if index == 0 or row.door == "migrate"]
+    for start, end in zip(starts, [*starts[1:], len(log)], strict=True):
+        yield log[start:end]
+
+
+@frozen
+class _Standing:
+    position: Any
+    active: tuple[str, ...]
+    status: str | None
+
+
+def _folded(
+    config: Config, execution_id: str, part: list[executions.Input], before: _Standing | None
+) -> Iterator[tuple[Moment, _Standing]]:
+    """Each input of the part, and how the execution stands after it; `before` is how it stood before."""
+    first, details = part[0], cast("Any", part[0].details)
+    if first.door == "migrate":
+        status = None if before is None else before.status
+        now = _Standing(details["position"], tuple(details["active"]), status)
+        yield Moment(first, None if before is None else before.active, now.active, status), now
+        if len(part) == 1:
+            return
+        chart = charts.for_hash(config, details["content_hash"], execution_id)
+    else:
+        chart = charts.for_hash(config, details["content_hash"], execution_id)
+        step = ask_create(chart, execution_id, data=details["data"], now=first.at)
+        now = _Standing(step.position, step.active, str(step.status))
+        yield Moment(first, None, now.active, now.status, step.outcome), now
+    for row in part[1:]:
+        was, answer = now.active, None
         if row.event is None:
-            status = _STATUS_AFTER.get(row.door, status)
+            now = _Standing(now.position, now.active, _STATUS_AFTER.get(row.door, now.status))
         else:
             step = ask_step(
-                chart, execution_id, position, row.event, event_id=row.message_id or "", now=row.at
+                chart, execution_id, now.position, row.event, event_id=row.message_id or "", now=row.at
             )
             answer = str(step.outcome)
             if changes_position(step):
-                position, active, status = step.position, step.active, str(step.status)
-        yield Moment(row, before, active, status, answer)
+                now = _Standing(step.position, step.active, str(step.status))
+        yield Moment(row, was, now.active, now.status, answer), now
 
 
 _STATUS_AFTER = {"suspend": "suspended", "resume": "active", "cancel": "cancelled", "fail": "failed"}

@@ -37,7 +37,7 @@ class Parcel(StateChart[Any]):
 
     moving = State(initial=True)
     delivered = State(final=True)
-    scanned = moving.to.itself(internal=True, on="count")
+    scanned = moving.to(moving, internal=True, on="count")
     signed = moving.to(delivered)
 
     def count(self) -> None:
@@ -68,11 +68,11 @@ class Scans:
         self.data["scans"] += 1
 
 
-_MOVES = [
+_MOVES: list[Any] = [
     {"trigger": "scanned", "source": "moving", "dest": None, "after": "count"},
     ["signed", "moving", "delivered"],
 ]
-_STATES = ["moving", {"name": "delivered", "final": True}]
+_STATES: list[Any] = ["moving", {"name": "delivered", "final": True}]
 
 scxml = statemachine.scxml(SCXML)
 of_class = statemachine.chart(Parcel, version="7")

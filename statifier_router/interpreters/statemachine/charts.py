@@ -16,8 +16,10 @@ from statemachine.statemachine import StateChart
 from statifier_router.errors import ConfigError
 from statifier_router.interpreters.answers import BadAnswer, checked_effect
 from statifier_router.interpreters.emitting import collecting
+from statifier_router.interpreters.outline import Outline
 from statifier_router.interpreters.statemachine.faults import told
 from statifier_router.interpreters.statemachine.machines import Machine, Machines
+from statifier_router.interpreters.statemachine.outlining import outline_of
 from statifier_router.interpreters.statemachine.structure import BadPosition
 from statifier_router.jsontext import Json, plain
 from statifier_router.messages import Event
@@ -113,6 +115,10 @@ class StateMachineChart:
             }
         answer: Json = renamed
         return answer
+
+    def outline(self) -> Outline:
+        """Its states and transitions, for whoever draws it."""
+        return outline_of(self.name, self.chart_class)
 
     # -- What the two kinds do each in their own way ---------------------------------------------------
 

@@ -14,8 +14,10 @@ import attrs
 from statifier_router.errors import ConfigError
 from statifier_router.interpreters.answers import BadAnswer, checked_step
 from statifier_router.interpreters.emitting import collecting
+from statifier_router.interpreters.outline import Outline
 from statifier_router.interpreters.transitions import machines
 from statifier_router.interpreters.transitions.definition import Definition
+from statifier_router.interpreters.transitions.outlining import outline_of
 from statifier_router.jsontext import Json, plain
 from statifier_router.messages import Event
 from statifier_router.steps import NO_DATA, Effect, Step, StepOutcome
@@ -109,6 +111,13 @@ class TransitionsChart:
         state, data, execution = _parts(position)
         separator = self._definition.separator if self._definition.hierarchical else None
         return {"state": _renamed(state, mapping, separator), "data": data, "execution": execution}
+
+    def outline(self) -> Outline:
+        """Its states and transitions, for whoever draws it."""
+        machine = self._take()
+        drawn = outline_of(self.name, machine, self._definition.initial)
+        self._give_back(machine)
+        return drawn
 
     # A machine that a raise left behind is not given back: building one costs less than trusting it.
 
