@@ -96,7 +96,8 @@ def test_the_story_has_a_duplicate_a_late_one_and_an_unmatched_one(here, small):
         ("duplicate", "nothing stepped"),
         ("delivered", "moving → moving"),
         ("delivered", "moving → at_depot"),
-        ("dropped: unmatched_event", "at_depot (refused)"),
+        # Nothing reacts to a cancellation any more; a guard says no to an arrival of the morning.
+        ("dropped: unmatched_event", "at_depot (ignored)"),
         ("dropped: unmatched_event", "at_depot (refused)"),
         ("delivered", "at_depot → delivered"),
         ("duplicate", "nothing stepped"),
@@ -191,13 +192,43 @@ def test_without_a_run_the_configuration_says_what_to_do(here):
     assert "the demo has no database at parcels.db: run statifier-router demo first" in done.error
 
 
-def test_the_configuration_needs_no_extra(here):
+def test_the_configuration_needs_no_command_line(here):
     """A host may import the demo's configuration without click and rich."""
     program = (
         "import sys; sys.modules['click'] = sys.modules['rich'] = None\n"
-        "import statifier_router.demo, statifier_router.demo.running, statifier_router.demo.database"
+        "import statifier_router.demo, statifier_router.demo.running, statifier_router.demo.database\n"
+        "statifier_router.demo.charts()"
     )
     subprocess.run([sys.executable, "-c", program], env=environment(), cwd=here, check=True)
+
+
+def test_without_its_extra_the_demo_says_which(here):
+    """The state machines are SCXML documents; without their library there is one line, and no file."""
+    program = (
+        "import sys; sys.modules['statemachine'] = None; sys.argv = ['statifier-router', 'demo']\n"
+        "from statifier_router.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(),
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: the demo needs the extra 'statemachine': pip install 'statifier-router[statemachine]'\n"
+    )
+    assert list(here.iterdir()) == []
+
+
+def test_the_parcel_s_state_machine_can_be_drawn(here, small):
+    """The execution of the story, with where it stands."""
+    id = run("demo", "--json").json["story"]["execution_id"]
+    drawn = run("execution", id, "--diagram", "--config", "statifier_router.demo:config").out
+    assert "arrived [_event.data.at #62;= last]" in drawn
+    assert drawn.endswith("class delivered active\n")
 
 
 def test_every_log_of_a_day_folds_to_its_position(here, make_config):

@@ -36,7 +36,7 @@ _MEANINGS = {
     "delivered": "the state machine was stepped",
     "duplicate": "the same message again: nothing was stepped",
     "dropped: finished": "the parcel's life had ended already",
-    "dropped: unmatched_event": "refused: too late, or older than what was known",
+    "dropped: unmatched_event": "not taken: too late, or older than what was known",
     "dropped: no_execution": "nobody knows it, and a cancellation creates none",
     "unrouted": "no binding is for such a message",
     "key_refused": "a barcode that is a number: told, never guessed",
@@ -76,6 +76,8 @@ def demo(*, database: Path | None, seed: int) -> Answer:
     from statifier_router.demo import database as databases
     from statifier_router.demo import messages, running
 
+    # Before the file is made: without their extra there is no demo, and no file of it.
+    company.charts()
     path = database or Path(company.DEFAULT_DATABASE)
     arrivals = messages.day(running.start_of_day(clock.system_clock()), seed=seed)
     databases.make_new(path)
@@ -214,7 +216,7 @@ def _commands(database: Path | None, shown: Any) -> Iterator[tuple[str, str]]:
         f"{run} execution {shown.execution_id} {config}",
     )
     yield (
-        "what the state machines refused",
+        "what the state machines did not take",
         f"{run} ledger --outcome 'dropped: unmatched_event' --limit 5 {config}",
     )
     message = '{"source":"carrier","message_id":"m1","scope":"eu","data":{"scan":"pickup","parcel":"P7"}}'

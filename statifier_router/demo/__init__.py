@@ -14,7 +14,7 @@ from statifier_router.demo.charts import charts
 from statifier_router.dialect import create_engine
 from statifier_router.errors import ConfigError
 
-__all__ = ["DEFAULT_DATABASE", "VARIABLE", "config"]
+__all__ = ["DEFAULT_DATABASE", "VARIABLE", "charts", "config"]
 
 VARIABLE = "STATIFIER_ROUTER_DEMO_DATABASE"
 DEFAULT_DATABASE = "parcels.db"
@@ -24,7 +24,8 @@ def config(database: Path | None = None) -> Config:
     """The demo's configuration on its SQLite file, which must exist.
 
     Without `database` it is the one that the environment variable `STATIFIER_ROUTER_DEMO_DATABASE`
-    names, else `parcels.db` in the current directory. Raises `ConfigError` where there is none.
+    names, else `parcels.db` in the current directory. Raises `ConfigError` where there is none,
+    and `MissingExtra` without the extra `statemachine`.
     """
     path = database or Path(os.environ.get(VARIABLE) or DEFAULT_DATABASE)
     if not path.is_file():

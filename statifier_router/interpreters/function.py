@@ -62,7 +62,7 @@ def chart(name: str, *, create: CreateFunction, step: StepFunction, version: str
     `version` whenever what the functions do changes, so that live executions keep the old one.
     Raises `ConfigError` for a bad argument.
 
-    >>> from statifier_router import Effect, Step
+    >>> from statifier_router import Step
     >>> counter = chart(
     ...     "counter",
     ...     create=lambda data, now: Step({"n": 0}),
