@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 
@@ -10,11 +11,18 @@ def system_clock() -> datetime:
     return datetime.now(UTC)
 
 
+def unix_milliseconds() -> int:
+    """The instant it is, in milliseconds since 1970, for ids that are ordered by time."""
+    return time.time_ns() // 1_000_000
+
+
 def as_utc(now: object, field: str, error: type[Exception]) -> datetime:
     """`now` in UTC; raises `error`, naming `field`, where it is not an aware datetime.
 
     A naive time is refused because nothing says which zone it was read in.
     """
+    if type(now) is datetime and now.tzinfo is UTC:
+        return now
     if not isinstance(now, datetime):
         raise error(f"{field} must be an aware datetime, not {type(now).__name__}")
     if now.tzinfo is None or now.utcoffset() is None:
