@@ -143,7 +143,7 @@ class Config:
     # Grows: a binding that `deliver` is handed need not be one of the configured ones.
     kept_documents: set[str] = field(init=False, repr=False)
     # Of an AsyncEngine, the one behind it.
-    pipeliner: Engine = field(init=False, repr=False)
+    opener: Engine = field(init=False, repr=False)
     writer: Engine = field(init=False, repr=False)
     reader: Engine = field(init=False, repr=False)
 
@@ -173,7 +173,7 @@ class Config:
         derive(self, "kept_documents", set(kept))
         if self.pipeline:
             dialect.check_pipeline(self.engine)
-        derive(self, "pipeliner", dialect.pipeline_options(engine) if self.pipeline else engine)
+        derive(self, "opener", dialect.opening_options(engine))
         derive(self, "writer", dialect.owned_options(engine))
         derive(self, "reader", dialect.reader_options(engine))
 
@@ -247,6 +247,11 @@ def _check_routes(name: str, routes: object) -> None:
         checked(route, f"a name in {name}", ConfigError, limit=NAME_LIMIT)
         if route == "execution":
             raise ConfigError(f"{name} names 'execution', which is the target of executions")
+        if iscoroutinefunction(getattr(instance, "hand_off", instance)):
+            raise ConfigError(
+                f"{name}[{route!r}] must be a plain function, not a coroutine function: "
+                "nobody would await it"
+            )
         if not callable(getattr(instance, "hand_off", instance)):
             raise ConfigError(f"{name}[{route!r}] must be a route: callable, or with a method hand_off")
 

@@ -153,11 +153,13 @@ def attempt(
     pipelined: bool = False,
 ) -> T:
     """One try: open a transaction, do the work, commit. Whatever is raised, nothing is left open."""
-    with (config.pipeliner if pipelined else config.writer).connect() as connection:
+    with config.opener.connect() as connection:
         dialect.set_busy_timeout(connection, config.lock_timeout)
         try:
-            pipe = dialect.Pipe(connection) if pipelined else None
-            transaction = pipe or connection.begin()
+            pipe = dialect.Pipe(connection) if pipelined and not connection.dispatch.begin else None
+            if pipe is None:
+                dialect.begin(connection)
+            transaction = connection.begin()
             with ambient.entered(connection, minted, lock_timeout=config.lock_timeout) as frame:
                 frame.pipe = pipe
                 try:
@@ -166,7 +168,7 @@ def attempt(
                         raise frame.doomed
                     _check_open(connection)
                     if pipe is not None:
-                        pipe.commit()
+                        pipe.close()
                 except BaseException as error:
                     _undo(connection, transaction.rollback)
                     fault = error
@@ -176,8 +178,7 @@ def attempt(
                     if fault is error:
                         raise
                     raise fault from error
-            if pipe is None:
-                transaction.commit()
+            transaction.commit()
             return answer
         finally:
             if not connection.invalidated:

@@ -17,8 +17,8 @@ from statifier_router.dialect.engines import (
     checked_url,
     create_engine,
     is_prepared,
+    opening_options,
     owned_options,
-    pipeline_options,
     prepare,
     prepare_engine,
     reader_options,
@@ -32,6 +32,7 @@ from statifier_router.dialect.faults import (
 from statifier_router.dialect.pipelines import Pipe
 from statifier_router.dialect.prepared import Prepared, Row
 from statifier_router.dialect.statements import bound_waits, insert_into
+from statifier_router.dialect.transactions import begin
 
 __all__ = [
     "BEGIN_OPTION",
@@ -40,6 +41,7 @@ __all__ = [
     "Prepared",
     "Row",
     "Trouble",
+    "begin",
     "bound_waits",
     "check_borrowed",
     "check_bridged",
@@ -55,9 +57,9 @@ __all__ = [
     "is_unique_violation",
     "kind",
     "lock_timeout_setting",
+    "opening_options",
     "owned_options",
     "pause",
-    "pipeline_options",
     "prepare",
     "prepare_engine",
     "reader_options",

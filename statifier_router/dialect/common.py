@@ -18,6 +18,10 @@ BUSY_TIMEOUT = "statifier_router_busy_timeout"
 # Milliseconds, on every connection of a prepared SQLite engine.
 SQLITE_BUSY_TIMEOUT = 5_000
 
+# What begins and ends a transaction of ours on PostgreSQL.
+BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"
+COMMIT = b"COMMIT"
+
 DRIVERS = {"postgresql": ("psycopg",), "sqlite": ("pysqlite",)}
 # The same drivers behind SQLAlchemy's asyncio bridge; its own psycopg is one for both.
 ASYNC_DRIVERS = {"postgresql": ("psycopg", "psycopg_async"), "sqlite": ("aiosqlite",)}
@@ -54,4 +58,6 @@ def is_autocommit(bind: Engine | Connection, option: object) -> bool:
 
 def driver(connection: Connection) -> Any:
     """The driver's own connection, under SQLAlchemy's."""
-    return connection.connection.driver_connection
+    pooled = connection.connection
+    # Only what is awaited is wrapped.
+    return pooled.driver_connection if connection.dialect.is_async else pooled.dbapi_connection

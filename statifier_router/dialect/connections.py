@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from statifier_router.dialect.common import (
@@ -58,7 +59,7 @@ def still_open(connection: Connection) -> bool:
     held = driver(connection)
     if kind(connection) == "sqlite":
         return bool(held.in_transaction)
-    return bool(held.info.transaction_status == _IN_TRANSACTION)
+    return bool(held.pgconn.transaction_status == _IN_TRANSACTION)
 
 
 def has_ended(connection: Connection) -> bool:
@@ -72,9 +73,10 @@ def has_ended(connection: Connection) -> bool:
     held = driver(connection)
     if kind(connection) == "sqlite":
         return not held.in_transaction
-    return bool(held.info.transaction_status == _IDLE)
+    return bool(held.pgconn.transaction_status == _IDLE)
 
 
+@lru_cache(maxsize=16)
 def lock_timeout_setting(timeout: timedelta) -> str:
     """The timeout as PostgreSQL's `lock_timeout` takes it; never 0, which would be no limit.
 

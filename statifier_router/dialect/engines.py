@@ -149,9 +149,12 @@ def check_pipeline(engine: object) -> None:
         raise ConfigError("pipeline needs an engine of PostgreSQL that is not asynchronous: leave it False")
 
 
-def pipeline_options(engine: Engine) -> Engine:
-    """The engine for pipelined deliveries, which send BEGIN and COMMIT themselves."""
-    return engine.execution_options(isolation_level="AUTOCOMMIT")
+def opening_options(engine: Engine) -> Engine:
+    """The engine for transactions that `begin` begins: its own level does not matter to those."""
+    given = engine.get_execution_options().get("isolation_level")
+    if kind(engine) == "sqlite" or engine.dialect.is_async or is_autocommit(engine, given):
+        return owned_options(engine)
+    return engine
 
 
 def reader_options(engine: Engine) -> Engine:

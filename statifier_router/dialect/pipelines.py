@@ -1,7 +1,6 @@
 """A transaction in two waits: BEGIN travels with its first statement, COMMIT with its last.
 
-psycopg's pipeline sends several statements before it waits for an answer. Between those two moments
-the connection is in its ordinary mode, so that anything may run on it.
+Between those two moments the connection is in its ordinary mode, so that anything may run on it.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from typing import Any
 from attrs import define
 from sqlalchemy import Connection
 
+from statifier_router.dialect.common import BEGIN, COMMIT
 from statifier_router.dialect.prepared import Prepared, Row
+from statifier_router.dialect.transactions import begin
 
-BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 # What `1 / count(*)` raises where there was nothing to count.
 _DIVISION_BY_ZERO = "22012"
 
@@ -23,7 +23,7 @@ Missed = Callable[[], Exception]
 
 @define
 class Pipe:
-    """The transaction of one delivery, on an autocommit connection that the library owns."""
+    """The transaction of one delivery, on a connection that the library owns."""
 
     connection: Connection
     begun: bool = False
@@ -32,8 +32,8 @@ class Pipe:
     def begin(self) -> None:
         """Begin, where that has not travelled with a statement."""
         if not self.begun:
-            self._driver().execute(BEGIN)
             self.begun = True
+            begin(self.connection)
 
     def first(self, statement: Prepared, values: Mapping[str, Any]) -> Row | None:
         """Run a statement and answer its first row; BEGIN goes before it, in the same wait."""
@@ -58,22 +58,16 @@ class Pipe:
             self._closing = None
             self._close(statement, values, missed, after=None)
 
-    def commit(self) -> None:
-        """Commit, together with what was kept."""
+    def close(self) -> None:
+        """Send what was kept, and COMMIT with it; where nothing was kept, whoever commits does all."""
         if self._closing is None:
-            self._driver().execute("COMMIT")
             return
         statement, values, missed = self._closing
         self._closing = None
-        self._close(statement, values, missed, after="COMMIT")
-
-    def rollback(self) -> None:
-        """Undo everything."""
-        if self.begun:
-            self._driver().execute("ROLLBACK")
+        self._close(statement, values, missed, after=COMMIT)
 
     def _close(
-        self, statement: Prepared, values: Mapping[str, Any], missed: Missed, *, after: str | None
+        self, statement: Prepared, values: Mapping[str, Any], missed: Missed, *, after: bytes | None
     ) -> None:
         try:
             statement.rows_between(self.connection, values, after=after)
@@ -81,6 +75,3 @@ class Pipe:
             if getattr(getattr(error, "orig", None), "sqlstate", None) == _DIVISION_BY_ZERO:
                 raise missed() from error
             raise
-
-    def _driver(self) -> Any:
-        return self.connection.connection.driver_connection

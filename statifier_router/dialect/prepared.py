@@ -1,8 +1,8 @@
-"""Statements on the hot path: built with Core, compiled once, run through the driver's own cursor.
+"""Statements on the hot path: built with Core, compiled once, run by the driver.
 
 It stays inside SQLAlchemy's transaction and keeps its errors, and leaves out what a delivery does
-not need: the cache key of each execution, the result object, the events. Values are encoded here:
-JSON comes as text already, instants are turned as the column's type would.
+not need: the cache key of each execution, the result object, the events; with psycopg the cursor too.
+Values are encoded here: JSON comes as text already, instants are turned as the column's type would.
 """
 
 from __future__ import annotations
@@ -10,11 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 from sqlalchemy import Connection, Executable
 from sqlalchemy.exc import DBAPIError
+
+from statifier_router.dialect.common import driver
+
+if TYPE_CHECKING:
+    from statifier_router.dialect.wire import Sendable
 
 Row = tuple[Any, ...]
 
@@ -33,14 +39,20 @@ class Prepared:
 
     def rows(self, connection: Connection, values: Mapping[str, Any]) -> list[Row]:
         """Run it and answer all its rows."""
-        text, cursor = self._run(connection, values)
+        text = self._text(connection.dialect)
+        if text.wire is not None:
+            try:
+                sent = text.wire.fetched(connection.connection, text.sendable, values)
+            except connection.dialect.loaded_dbapi.Error as error:
+                raise wrapped(connection, text.sql, error) from error
+            if sent is not None:
+                return text.told(sent)
+        cursor = _executed(connection, text, values)
         try:
-            found: list[Row] = cursor.fetchall()
+            found = cursor.fetchall()
         finally:
             cursor.close()
-        if text.instants and found:
-            return [_with_instants(row, text.instants) for row in found]
-        return found
+        return text.told(found)
 
     def first(self, connection: Connection, values: Mapping[str, Any]) -> Row | None:
         """Run it and answer its first row, None where it has none."""
@@ -49,7 +61,15 @@ class Prepared:
 
     def count(self, connection: Connection, values: Mapping[str, Any]) -> int:
         """Run it and answer how many rows it touched."""
-        _, cursor = self._run(connection, values)
+        text = self._text(connection.dialect)
+        if text.wire is not None:
+            try:
+                sent = text.wire.touched(connection.connection, text.sendable, values)
+            except connection.dialect.loaded_dbapi.Error as error:
+                raise wrapped(connection, text.sql, error) from error
+            if sent is not None:
+                return int(sent)
+        cursor = _executed(connection, text, values)
         touched: int = cursor.rowcount
         cursor.close()
         return touched
@@ -59,29 +79,26 @@ class Prepared:
         connection: Connection,
         values: Mapping[str, Any],
         *,
-        before: str | None = None,
-        after: str | None = None,
+        before: bytes | None = None,
+        after: bytes | None = None,
     ) -> list[Row]:
-        """Run it between two commands that travel with it, in one wait; psycopg only."""
-        dialect = connection.dialect
-        text = self._text(dialect)
-        driver: Any = connection.connection.driver_connection
-        cursor = driver.cursor()
+        """Run it between two commands that travel with it, in one wait; psycopg only.
+
+        Each goes by itself where the connection's cursor is to see the statement.
+        """
+        text = self._text(connection.dialect)
+        wire, pooled = text.wire, connection.connection
         try:
-            # The answers are read when the pipeline ends: reading one before would be a wait more.
-            with driver.pipeline():
-                if before is not None:
-                    driver.execute(before)
-                cursor.execute(text.sql, text.bind(values))
-                if after is not None:
-                    driver.execute(after)
-            found: list[Row] = cursor.fetchall()
-        except dialect.loaded_dbapi.Error as error:
-            raise _wrapped(connection, text.sql, error, cursor) from error
-        finally:
-            cursor.close()
-        if text.instants and found:
-            return [_with_instants(row, text.instants) for row in found]
+            sent = wire.fetched_between(pooled, text.sendable, values, before=before, after=after)
+            if sent is not None:
+                return text.told(sent)
+            if before is not None:
+                wire.command(driver(connection), before)
+            found = self.rows(connection, values)
+            if after is not None:
+                wire.command(driver(connection), after)
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise wrapped(connection, text.sql, error) from error
         return found
 
     def _text(self, dialect: Any) -> _Text:
@@ -90,22 +107,6 @@ class Prepared:
             text = self._texts[dialect.driver] = _compile(self, dialect)
         return text
 
-    def _run(self, connection: Connection, values: Mapping[str, Any]) -> tuple[_Text, Any]:
-        dialect = connection.dialect
-        text = self._text(dialect)
-        cursor = connection.connection.cursor()
-        try:
-            cursor.execute(text.sql, text.bind(values))
-        except dialect.loaded_dbapi.Error as error:
-            raise _wrapped(connection, text.sql, error, cursor) from error
-        except BaseException:
-            # Cancelled. The driver runs it all the same, and while nobody has read or closed what it
-            # answers it counts as one in progress, with which SQLite commits nothing later.
-            with suppress(Exception):
-                cursor.close()
-            raise
-        return text, cursor
-
 
 @frozen
 class _Text:
@@ -113,6 +114,31 @@ class _Text:
     bind: Callable[[Mapping[str, Any]], Any]
     # Which columns of a row hold instants.
     instants: tuple[int, ...]
+    # The same past the cursor, with psycopg: its module, which is not imported for SQLite, and its text.
+    wire: ModuleType | Any = None
+    sendable: Sendable | Any = None
+
+    def told(self, rows: list[Row]) -> list[Row]:
+        """The rows with their instants in UTC."""
+        if self.instants and rows:
+            return [_with_instants(row, self.instants) for row in rows]
+        return rows
+
+
+def _executed(connection: Connection, text: _Text, values: Mapping[str, Any]) -> Any:
+    dialect = connection.dialect
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(text.sql, text.bind(values))
+    except dialect.loaded_dbapi.Error as error:
+        raise wrapped(connection, text.sql, error, cursor) from error
+    except BaseException:
+        # Cancelled. The driver runs it all the same, and while nobody has read or closed what it
+        # answers it counts as one in progress, with which SQLite commits nothing later.
+        with suppress(Exception):
+            cursor.close()
+        raise
+    return cursor
 
 
 def _compile(prepared: Prepared, dialect: Any) -> _Text:
@@ -129,7 +155,12 @@ def _compile(prepared: Prepared, dialect: Any) -> _Text:
             return tuple(_stored(values[name]) for name in order)
 
         return _Text(str(compiled), positional, instants)
-    return _Text(str(compiled), lambda values: values, instants)
+    sql = str(compiled)
+    if dialect.is_async:
+        return _Text(sql, lambda values: values, instants)
+    from statifier_router.dialect import wire
+
+    return _Text(sql, lambda values: values, instants, wire, wire.Sendable.of(sql))
 
 
 def _stored(value: Any) -> Any:
@@ -147,7 +178,7 @@ def _with_instants(row: Row, places: tuple[int, ...]) -> Row:
     return tuple(values)
 
 
-def _wrapped(connection: Connection, sql: str, error: Any, cursor: Any) -> BaseException:
+def wrapped(connection: Connection, sql: str, error: Any, cursor: Any = None) -> BaseException:
     """The error as SQLAlchemy raises it; a connection that is lost is given up, as it would be."""
     dialect = connection.dialect
     lost = dialect.is_disconnect(error, connection.connection.dbapi_connection, cursor)

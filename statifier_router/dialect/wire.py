@@ -1,0 +1,302 @@
+"""Statements of ours through psycopg's own libpq, past its cursor.
+
+A cursor does for every execution what ours need once: it reads the text, names the parameters, picks
+their types. Here a statement is read once a process; what is left is to send, to wait and to read.
+Waiting, interruption, errors and the registry of prepared statements are psycopg's, and so is the
+rule of what is prepared when.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from operator import itemgetter
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from attrs import field, frozen
+from psycopg import generators
+from psycopg.adapt import Transformer
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus, Format, TransactionStatus
+
+if TYPE_CHECKING:
+    from psycopg.abc import PQGen
+    from psycopg.pq.abc import PGconn, PGresult
+    from sqlalchemy import PoolProxiedConnection
+
+try:
+    from psycopg._preparing import Prepare
+except ImportError:
+    # Another psycopg than the one this was written for: its cursor does everything.
+    _NO = _SHOULD = None
+else:
+    _NO, _SHOULD = Prepare.NO, Prepare.SHOULD
+
+Row = tuple[Any, ...]
+
+# Plain numbers: an enumeration's members are looked up anew at every use.
+_IN_TRANSACTION = int(TransactionStatus.INTRANS)
+_GOOD = frozenset({int(ExecStatus.TUPLES_OK), int(ExecStatus.COMMAND_OK)})
+_FAILED = int(ExecStatus.FATAL_ERROR)
+# Of instants it is the same under every DateStyle and time zone of the session.
+_BINARY, _TEXT = Format.BINARY, Format.TEXT
+
+_INSTANT = "::TIMESTAMP WITH TIME ZONE"
+_TEXTS = frozenset({"::VARCHAR", "::TEXT", "::JSON"})
+_PLACEHOLDER = re.compile(rf"%\((\w+)\)s({'|'.join([_INSTANT, *sorted(_TEXTS)])})?|%%")
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_eight_bytes = Struct(">q").pack
+
+# Where a pooled connection keeps what reads the rows of each statement.
+_READERS = "statifier_router_readers"
+
+
+@frozen(eq=False)
+class Sendable:
+    """One statement as libpq takes it: numbered parameters, and the names that they had.
+
+    `query` and `types` are what psycopg's registry of prepared statements knows it by. The types of the
+    parameters are inferred from the text.
+    """
+
+    query: bytes
+    names: tuple[str, ...]
+    # The places of those that may be something else than text, and of the instants among them.
+    others: tuple[int, ...]
+    instants: frozenset[int]
+    formats: tuple[Format, ...]
+    types: tuple[int, ...] = ()
+    _pick: itemgetter[Any] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        # With a single name it would answer no tuple.
+        object.__setattr__(self, "_pick", itemgetter(*self.names, *self.names[:1]))
+
+    @classmethod
+    def of(cls, pyformat: str) -> Sendable:
+        """Of a text with `%(name)s::TYPE` in it, as SQLAlchemy writes it for psycopg.
+
+        >>> Sendable.of("SELECT %(a)s::TEXT, %(b)s::TEXT, %(a)s::TEXT, 7 %% 2").query
+        b'SELECT $1::TEXT, $2::TEXT, $1::TEXT, 7 % 2'
+        """
+        casts: dict[str, str] = {}
+
+        def numbered(found: re.Match[str]) -> str:
+            name, cast = found.groups()
+            if name is None:
+                return "%"
+            casts[name] = cast or casts.get(name, "")
+            return f"${list(casts).index(name) + 1}{cast or ''}"
+
+        query = _PLACEHOLDER.sub(numbered, pyformat).encode()
+        order = list(casts.values())
+        instants = frozenset(at for at, cast in enumerate(order) if cast == _INSTANT)
+        return cls(
+            query,
+            tuple(casts),
+            tuple(at for at, cast in enumerate(order) if cast not in _TEXTS),
+            instants,
+            tuple(_BINARY if at in instants else _TEXT for at in range(len(order))),
+        )
+
+    def encoded(self, values: Mapping[str, Any]) -> list[bytes | None] | None:
+        """The parameters, each in its format; None where only the cursor knows how to send one."""
+        if not self.names:
+            return []
+        picked = self._pick(values)[: len(self.names)]
+        if "\x00" in "".join([value for value in picked if type(value) is str]):
+            # libpq would send what stands before it.
+            raise psycopg.DataError("PostgreSQL text cannot hold NUL")
+        parameters: list[Any] = [value.encode() if type(value) is str else value for value in picked]
+        for at in self.others:
+            value = picked[at]
+            kind = type(value)
+            if value is None or kind is str:
+                continue
+            if kind is datetime and at in self.instants:
+                since = value - _EPOCH
+                parameters[at] = _eight_bytes(
+                    (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+                )
+            elif kind is int:
+                parameters[at] = b"%d" % value
+            else:
+                return None
+        return parameters
+
+
+def fetched(
+    pooled: PoolProxiedConnection, statement: Sendable, values: Mapping[str, Any]
+) -> list[Row] | None:
+    """Run a statement in the transaction that is open, and answer its rows.
+
+    None where it has to go through the cursor; it has not been sent then.
+    """
+    driver: Any = pooled.dbapi_connection
+    if not _carries(driver, in_transaction=True):
+        return None
+    parameters = statement.encoded(values)
+    if parameters is None:
+        return None
+    return _rows(pooled, statement, _run(driver, statement, parameters))
+
+
+def touched(pooled: PoolProxiedConnection, statement: Sendable, values: Mapping[str, Any]) -> int | None:
+    """As `fetched`, and answer how many rows it touched."""
+    driver: Any = pooled.dbapi_connection
+    if not _carries(driver, in_transaction=True):
+        return None
+    parameters = statement.encoded(values)
+    if parameters is None:
+        return None
+    return _run(driver, statement, parameters).command_tuples or 0
+
+
+def fetched_between(
+    pooled: PoolProxiedConnection,
+    statement: Sendable,
+    values: Mapping[str, Any],
+    *,
+    before: bytes | None = None,
+    after: bytes | None = None,
+) -> list[Row] | None:
+    """Run a statement between two commands that travel with it, in one wait, and answer its rows.
+
+    The first of the three that fails keeps those behind it from being run. None as of `fetched`.
+    """
+    driver: Any = pooled.dbapi_connection
+    if not _carries(driver, in_transaction=before is None):
+        return None
+    parameters = statement.encoded(values)
+    if parameters is None:
+        return None
+    return _rows(pooled, statement, _run_between(driver, statement, parameters, before, after))
+
+
+def command(driver: psycopg.Connection[Any], text: bytes) -> None:
+    """Run a command without parameters."""
+    pgconn = driver.pgconn
+    pgconn.send_query(text)
+    _checked(driver.wait(generators.execute(pgconn)))
+
+
+def _carries(driver: psycopg.Connection[Any], *, in_transaction: bool) -> bool:
+    """Whether our statements may go past this connection's cursor.
+
+    Not where the host has a cursor class of its own, which is to see them; nor where text is not sent
+    in UTF-8, nor where the driver is itself in the middle of something.
+    """
+    pgconn = driver.pgconn
+    return (
+        _SHOULD is not None
+        and driver.cursor_factory is psycopg.Cursor
+        and (not in_transaction or pgconn.transaction_status == _IN_TRANSACTION)
+        and not pgconn.pipeline_status
+        and pgconn.parameter_status(b"client_encoding") == b"UTF8"
+    )
+
+
+def _run(
+    driver: psycopg.Connection[Any], statement: Sendable, parameters: Sequence[bytes | None]
+) -> PGresult:
+    # psycopg's registry, so that whatever makes it forget its prepared statements does so for ours too.
+    pgconn, registry = driver.pgconn, driver._prepared  # noqa: SLF001
+    preparing, name = registry.get(statement)  # type: ignore[arg-type]  # it asks for `query` and `types` alone
+    if preparing is _SHOULD:
+        pgconn.send_prepare(name, statement.query)
+        _checked(driver.wait(generators.execute(pgconn)))
+    _send(pgconn, statement, parameters, b"" if preparing is _NO else name)
+    key = registry.maybe_add_to_cache(statement, preparing, name)  # type: ignore[arg-type]  # the same
+    results = driver.wait(generators.execute(pgconn))
+    if key is not None:
+        registry.validate(key, preparing, name, results)
+        driver.wait(registry.maintain_gen(driver))
+    return _checked(results)
+
+
+def _run_between(
+    driver: psycopg.Connection[Any],
+    statement: Sendable,
+    parameters: Sequence[bytes | None],
+    before: bytes | None,
+    after: bytes | None,
+) -> PGresult:
+    pgconn, registry = driver.pgconn, driver._prepared  # noqa: SLF001 - as in `_run`
+    preparing, name = registry.get(statement)  # type: ignore[arg-type]  # as in `_run`
+    pgconn.enter_pipeline_mode()
+    try:
+        ahead = 0
+        if before is not None:
+            pgconn.send_query_params(before, None)
+            ahead += 1
+        if preparing is _SHOULD:
+            pgconn.send_prepare(name, statement.query)
+            ahead += 1
+        _send(pgconn, statement, parameters, b"" if preparing is _NO else name)
+        if after is not None:
+            pgconn.send_query_params(after, None)
+        pgconn.pipeline_sync()
+        # The last answer is to the sync.
+        answers = driver.wait(_answers(pgconn, ahead + 2 + (after is not None)))
+        pgconn.exit_pipeline_mode()
+    except BaseException:
+        # Whatever is still on its way: nobody may take it for the answer to something else.
+        driver.close()
+        raise
+    for answer in answers[:-1]:
+        _checked(answer)
+    key = registry.maybe_add_to_cache(statement, preparing, name)  # type: ignore[arg-type]  # as in `_run`
+    if key is not None:
+        registry.validate(key, preparing, name, answers[ahead])
+        driver.wait(registry.maintain_gen(driver))
+    return answers[ahead][0]
+
+
+def _send(pgconn: PGconn, statement: Sendable, parameters: Sequence[bytes | None], name: bytes) -> None:
+    if name:
+        pgconn.send_query_prepared(name, parameters, statement.formats, _BINARY)
+    else:
+        pgconn.send_query_params(
+            statement.query, parameters, param_formats=statement.formats, result_format=_BINARY
+        )
+
+
+def _answers(pgconn: PGconn, count: int) -> PQGen[list[list[PGresult]]]:
+    yield from generators.send(pgconn)
+    answers = []
+    for _ in range(count):
+        answers.append((yield from generators.fetch_many(pgconn)))  # noqa: PERF401 - it yields on its way
+    return answers
+
+
+def _rows(pooled: PoolProxiedConnection, statement: Sendable, result: PGresult) -> list[Row]:
+    count = result.ntuples
+    if not count:
+        return []
+    readers = pooled.info.get(_READERS)
+    if readers is None:
+        readers = pooled.info[_READERS] = {}
+    reader = readers.get(statement)
+    if reader is None:
+        reader = readers[statement] = Transformer(pooled.dbapi_connection)  # type: ignore[arg-type]  # psycopg's
+        reader.set_pgresult(result)
+    else:
+        reader.set_pgresult(result, set_loaders=False)
+    rows: list[Row] = reader.load_rows(0, count, tuple)
+    reader.set_pgresult(None, set_loaders=False)
+    return rows
+
+
+def _checked(results: Sequence[PGresult]) -> PGresult:
+    """The one result of a statement, where it is a good one."""
+    if not results:
+        raise psycopg.OperationalError("the server closed the connection")
+    result = results[-1]
+    if result.status in _GOOD:
+        return result
+    if result.status == _FAILED:
+        raise error_from_result(result)
+    raise psycopg.InterfaceError(f"unexpected answer: {ExecStatus(result.status).name}")
