@@ -33,11 +33,9 @@ _route: ContextVar[tuple[str, Home] | None] = ContextVar("statifier_router_route
 
 def _here() -> tuple[int, asyncio.Task[Any] | None]:
     """This thread, and this task where an event loop runs in it."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
-    return threading.get_ident(), task
+    # The usual question raises where no loop runs, which is nearly everywhere.
+    loop = asyncio._get_running_loop()  # noqa: SLF001 - documented, in spite of its name
+    return threading.get_ident(), None if loop is None else asyncio.current_task(loop)
 
 
 @define(eq=False)
@@ -106,9 +104,9 @@ def in_force(engine: Engine) -> Frame | None:
 
 
 def on_database(engine: Engine) -> Frame | None:
-    """As `in_force`, but over whatever engine the frame's connection is: also over a host's own to this database.
+    """As `in_force`, whatever engine the frame's connection comes from: a host may lend one of its own.
 
-    For the charts' own rows, which a delivery never keeps in memory: nothing is told of the joining.
+    For reading what no delivery keeps in memory: nothing is told of the joining.
     """
     frame = _frames.get()
     while frame is not None:
@@ -149,31 +147,42 @@ def of_connection(connection: Connection) -> Frame | None:
     return None
 
 
-@contextmanager
-def entered(
-    connection: Connection,
-    minted: dict[tuple[str, ...], str],
-    *,
-    lock_timeout: timedelta | None = None,
-) -> Iterator[Frame]:
+class entered:  # noqa: N801 - it is used as a function is; a generator costs three times as much
     """Make `connection` the transaction in force for the block."""
-    frame = Frame(connection=connection, parent=_frames.get(), minted=minted, lock_timeout=lock_timeout)
-    token = _frames.set(frame)
-    try:
-        yield frame
-    finally:
-        frame.open = False
-        _frames.reset(token)
+
+    __slots__ = ("_frame", "_token")
+
+    def __init__(
+        self,
+        connection: Connection,
+        minted: dict[tuple[str, ...], str],
+        *,
+        lock_timeout: timedelta | None = None,
+    ) -> None:
+        self._frame = Frame(connection, _frames.get(), minted, lock_timeout=lock_timeout)
+
+    def __enter__(self) -> Frame:
+        self._token = _frames.set(self._frame)
+        return self._frame
+
+    def __exit__(self, *_: object) -> None:
+        self._frame.open = False
+        _frames.reset(self._token)
 
 
-@contextmanager
-def stepping(frame: Frame, execution_id: str, place: Place) -> Iterator[None]:
+class stepping:  # noqa: N801 - as above
     """Mark the execution's step as open for the block."""
-    frame.stepping[execution_id] = place
-    try:
-        yield
-    finally:
-        frame.stepping.pop(execution_id, None)
+
+    __slots__ = ("_execution_id", "_frame", "_place")
+
+    def __init__(self, frame: Frame, execution_id: str, place: Place) -> None:
+        self._frame, self._execution_id, self._place = frame, execution_id, place
+
+    def __enter__(self) -> None:
+        self._frame.stepping[self._execution_id] = self._place
+
+    def __exit__(self, *_: object) -> None:
+        self._frame.stepping.pop(self._execution_id, None)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from attrs import field, frozen
+from attrs import field
 from sqlalchemy import Connection, Executable, bindparam, delete, func, literal_column, select, true, tuple_
 
 from statifier_router import dialect
@@ -18,11 +18,12 @@ from statifier_router.errors import ConfigError
 from statifier_router.paging import checked_limit
 from statifier_router.schema import Schema
 from statifier_router.transactions import run
+from statifier_router.values import made_often
 
 __all__ = ["reap"]
 
 
-@frozen
+@made_often
 class Claim:
     """The identity of one message at one binding, what it carried, and until when it counts.
 

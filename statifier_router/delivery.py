@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attrs import frozen
-
 from statifier_router import charts, dialect, ids, keeping
 from statifier_router.ambient import Frame
 from statifier_router.config import Config
@@ -42,11 +40,12 @@ from statifier_router.steps import Chart
 from statifier_router.tasks import Task
 from statifier_router.text import NAME_LIMIT, checked
 from statifier_router.transactions import refuse_open_step, run
+from statifier_router.values import made_often
 
 _ADDRESS_TRIES = 3
 
 
-@frozen
+@made_often
 class _Delivering:
     """What the walk carries from act to act."""
 
@@ -143,7 +142,7 @@ def _deliver(d: _Delivering) -> Outcome:
     return result.outcome
 
 
-@frozen
+@made_often
 class _Result:
     """What became of the task: its outcome, the execution as it stands, and whether that is a step on."""
 

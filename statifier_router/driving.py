@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from attrs import field, frozen
+from attrs import field
 
 from statifier_router import ambient
 from statifier_router.ambient import Frame
@@ -30,6 +30,7 @@ from statifier_router.executor import (
 from statifier_router.messages import Event
 from statifier_router.steps import Chart
 from statifier_router.transactions import in_own_savepoint
+from statifier_router.values import made_often
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ class Outgoing(Protocol):
         ...
 
 
-@frozen(kw_only=True)
+@made_often(kw_only=True)
 class Input:
     """What drives an execution: whose it is, and the identity that makes its effects' keys."""
 
@@ -64,7 +65,7 @@ class Input:
 OutgoingFor = Callable[[Frame, Input], Outgoing]
 
 
-@frozen
+@made_often
 class Driving:
     """One execution, driven by one input, in one transaction."""
 

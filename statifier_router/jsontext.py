@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
-from typing import Union
+from typing import Any, Union
 
 # Recursive, read-only in spirit: `Mapping` and `Sequence` let callers hand over what they have.
 Json = Union[None, bool, int, float, str, "Sequence[Json]", "Mapping[str, Json]"]
@@ -45,11 +45,23 @@ def plain(value: object) -> Json:
 
 
 def _plain(value: object) -> Json:
-    if value is None or isinstance(value, bool):
-        return value
+    # The types themselves first: what comes out of a parser is of nothing else.
+    kind = type(value)
+    if kind is str:
+        assert isinstance(value, str)
+        return value if value.isascii() else _text(value)
+    if kind is dict:
+        assert isinstance(value, dict)
+        return _plain_mapping(value)
+    if value is None or kind is bool:
+        return value  # type: ignore[return-value]  # kind tells more than the checker sees
+    return _plain_of_class(value)
+
+
+def _plain_of_class(value: object) -> Json:
     if isinstance(value, str):
         # A subclass (a text enum) is reduced to the text it is.
-        return _text(value if type(value) is str else str.__str__(value))
+        return _text(str.__str__(value))
     if isinstance(value, int):
         return _integer(value if type(value) is int else int(value))
     if isinstance(value, float):
@@ -68,14 +80,19 @@ def _plain_mapping(value: Mapping[object, object]) -> dict[str, Json]:
     name: object = None
     try:
         for name, item in value.items():
-            if not isinstance(name, str):
-                raise NotJson("is under a key that is not text")
-            result[_text(name if type(name) is str else str.__str__(name))] = _plain(item)
+            own = name if type(name) is str and name.isascii() else _name(name)
+            result[own] = item if type(item) is str and item.isascii() else _plain(item)
     except NotJson as fault:
         # The place is put together only where there is something to report.
         fault.steps.append(f"[{ascii(name)[:_NAME_SHOWN]}]")
         raise
     return result
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise NotJson("is under a key that is not text")
+    return _text(name if type(name) is str else str.__str__(name))
 
 
 def _plain_list(value: list[object]) -> list[Json]:
@@ -87,6 +104,18 @@ def _plain_list(value: list[object]) -> list[Json]:
         fault.steps.append(f"[{len(result)}]")
         raise
     return result
+
+
+def copied(value: Json) -> Json:
+    """A copy of what `plain` answered, which is not checked again."""
+    if type(value) is dict:
+        return {
+            name: copied(item) if type(item) is dict or type(item) is list else item
+            for name, item in value.items()
+        }
+    if type(value) is list:
+        return [copied(item) for item in value]
+    return value
 
 
 def _text(value: str) -> str:
@@ -105,24 +134,51 @@ def _integer(value: int) -> int:
     return value
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_CANONICAL = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
+def _encoding(*, sort_keys: bool) -> Callable[[Json], str]:
+    """The encoder of the standard library, which makes its working part anew for each value, made once."""
+    encoder = json.JSONEncoder(
+        ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys
+    )
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return encoder.encode
+    # No memory of what it is in: `plain` made sure that nothing contains itself.
+    skips, allows_nan = False, False
+    chunks = make(
+        None, encoder.default, json.encoder.encode_basestring, None, ":", ",", sort_keys, skips, allows_nan
+    )
+
+    def encode_whole(value: Json) -> str:
+        return "".join(chunks(value, 0))
+
+    return encode_whole
+
+
+_encode = _encoding(sort_keys=False)
+_canonical = _encoding(sort_keys=True)
+_scan: Callable[[str, int], tuple[Json, int]] = vars(json.JSONDecoder())["scan_once"]
 
 
 def encode(value: Json) -> str:
     """The compact text that is stored. Keys keep their order."""
-    return _ENCODER.encode(value)
+    return _encode(value)
 
 
 def decode(text: str) -> Json:
     """The value of a stored text."""
-    value: Json = json.loads(text)
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        value, end = None, -1
+    if end != len(text):
+        # Not as `encode` wrote it: with spaces around it, or faulty.
+        value = json.loads(text)
     return value
 
 
 def canonical(value: Json) -> str:
     """One text for equal values: sorted keys, no spaces."""
-    return _CANONICAL.encode(value)
+    return _canonical(value)
 
 
 def digest(value: Json) -> str:

@@ -30,6 +30,7 @@ from statifier_router.errors import ConfigError
 from statifier_router.paging import checked_limit
 from statifier_router.schema import Schema
 from statifier_router.transactions import reading, run
+from statifier_router.values import made_often
 
 __all__ = ["LedgerRow", "prune", "rows"]
 
@@ -51,7 +52,7 @@ class LedgerRow:
     inserted_at: datetime
 
 
-@frozen
+@made_often
 class Entry:
     """What is about to be written."""
 

@@ -25,6 +25,7 @@ from statifier_router.errors import ExecutionExists, StaleRevision
 from statifier_router.executions import rows
 from statifier_router.executions.journal import NewInput
 from statifier_router.executor import TERMINAL, Execution
+from statifier_router.jsontext import encode
 from statifier_router.merged_statements import (
     ADDED,
     EXECUTION,
@@ -36,6 +37,7 @@ from statifier_router.merged_statements import (
     held,
     opened,
 )
+from statifier_router.messages import event_as_json
 from statifier_router.plain_plan import PlainActs
 from statifier_router.schema import Schema
 from statifier_router.transactions import travels
@@ -169,23 +171,32 @@ class MergedActs(PlainActs):
 def close_creation(frame: Frame, schema: Schema, pending: Pending, entry: ledger.Entry) -> None:
     """Write a creation whole. Raises `ExecutionExists` where the id is taken."""
     assert pending.created is not None
-    values = _prefixed("execution", rows.as_values(pending.created)) | _rest(pending, entry)
+    values = {f"execution_{name}": value for name, value in rows.as_values(pending.created).items()}
+    _add_rest(values, pending, entry)
+    details = pending.inputs[0].details
+    values["input_0_details"] = None if details is None else encode(details)
     statement = closed_creation(schema, len(pending.inputs), guarded=_travels_with_commit(frame))
     _close(frame, statement, values, partial(ExecutionExists, pending.created.id))
 
 
 def close_step(frame: Frame, schema: Schema, pending: Pending, entry: ledger.Entry) -> None:
     """Write a step whole. Raises `StaleRevision` where the execution moved on."""
-    assert pending.before is not None
-    assert pending.after is not None
-    changes = rows.changes_of(pending.before, pending.after, moved=pending.moved)
-    where = {name: changes.pop(name) for name in ("execution_id", "from_revision")}
-    values = where | _prefixed("execution", changes) | _rest(pending, entry)
-    statement = closed_step(
-        schema, len(pending.inputs), moved=pending.moved, guarded=_travels_with_commit(frame)
-    )
-    missed = partial(StaleRevision, pending.before.id, pending.before.revision)
-    _close(frame, statement, values, missed)
+    before, after = pending.before, pending.after
+    assert before is not None
+    assert after is not None
+    values: dict[str, Any] = {
+        "execution_id": before.id,
+        "from_revision": before.revision,
+        "execution_status": after.status,
+        "execution_failure": after.failure,
+        "execution_ended_at": after.ended_at,
+    }
+    if pending.moved:
+        values["execution_position"] = encode(after.position)
+        values["execution_active"] = encode(after.active)
+    _add_rest(values, pending, entry)
+    statement = closed_step(schema, len(pending.inputs), moved=pending.moved, guarded=_travels_with_commit(frame))
+    _close(frame, statement, values, partial(StaleRevision, before.id, before.revision))
 
 
 def _travels_with_commit(frame: Frame) -> bool:
@@ -198,16 +209,24 @@ def _close(
 ) -> None:
     if frame.pipe is not None and _travels_with_commit(frame):
         frame.pipe.defer(statement, values, missed)
-    elif statement.first(frame.connection, values) is None:
+    elif not statement.count(frame.connection, values):
         raise missed()
 
 
-def _rest(pending: Pending, entry: ledger.Entry) -> dict[str, Any]:
-    values = _prefixed("ledger", ledger.as_values(entry))
+def _add_rest(values: dict[str, Any], pending: Pending, entry: ledger.Entry) -> None:
+    """Add the ledger row and the input rows: what a create and what an event writes of one."""
+    # Every row of a delivery carries one instant, and names the execution that was written.
+    values["now"] = entry.inserted_at
+    values["ledger_binding_id"] = entry.binding_id
+    values["ledger_message_id"] = entry.message_id
+    values["ledger_scope"] = entry.scope
+    values["ledger_outcome"] = entry.outcome
+    values["ledger_key"] = entry.key
+    values["ledger_reason"] = entry.reason
     for at, row in enumerate(pending.inputs):
-        values |= _prefixed(f"input_{at}", row.values())
-    return values
-
-
-def _prefixed(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
-    return {f"{prefix}_{name}": value for name, value in values.items()}
+        prefix = f"input_{at}_"
+        values[prefix + "door"] = row.door
+        values[prefix + "event"] = None if row.event is None else encode(event_as_json(row.event))
+        values[prefix + "message_id"] = row.message_id
+        values[prefix + "errors"] = encode(row.errors) if row.errors else None
+        values[prefix + "context"] = encode(dict(row.context)) if row.context else None

@@ -47,6 +47,10 @@ EXECUTION_COLUMNS = (
     "deferred",
 )
 
+# What a delivery writes of an input row beside its number and instant: of the create, and of an event.
+_CREATED = ("door", "message_id", "errors", "context", "details")
+_HEARD = ("door", "event", "message_id", "errors", "context")
+
 STATUS = EXECUTION + EXECUTION_COLUMNS.index("status")
 
 
@@ -140,8 +144,11 @@ def closed_creation(schema: Schema, inputs: int, *, guarded: bool = False) -> Pr
         .returning(table.c.id)
         .cte("added")
     )
-    numbers: list[Any] = [literal_column(str(number)) for number in range(inputs)]
-    return _closed(schema, added, [_input(schema, added, at, seq) for at, seq in enumerate(numbers)], guarded)
+    rows = [
+        _input(schema, added, at, literal_column(str(at)), _CREATED if at == 0 else _HEARD)
+        for at in range(inputs)
+    ]
+    return _closed(schema, added, rows, guarded)
 
 
 @lru_cache
@@ -173,29 +180,37 @@ def closed_step(schema: Schema, inputs: int, *, moved: bool, guarded: bool = Fal
     rows = []
     for at in range(inputs):
         following = func.coalesce(last.c.seq, literal_column("-1")) + literal_column(str(at + 1))
-        rows.append(_input(schema, stepped, at, following, last))
+        rows.append(_input(schema, stepped, at, following, _HEARD, last))
     return _closed(schema, stepped, rows, guarded)
 
 
-def _input(schema: Schema, written: Any, at: int, seq: Any, *beside: Any) -> Any:
+def _input(
+    schema: Schema, written: Any, at: int, seq: Any, names: tuple[str, ...], beside: Any = None
+) -> Any:
     """One input row, inserted exactly when the execution's row was written."""
     table = schema.inputs
-    names = [name for name in table.c.keys() if name not in ("execution_id", "seq")]
     row = select(
         written.c.id,
         seq,
+        bindparam("now", type_=table.c.at.type),
         *(bindparam(f"input_{at}_{name}", type_=table.c[name].type) for name in names),
-    ).select_from(written.join(beside[0], true()) if beside else written)
-    return insert(table).from_select(["execution_id", "seq", *names], row).cte(f"input_{at}")
+    ).select_from(written if beside is None else written.join(beside, true()))
+    return insert(table).from_select(["execution_id", "seq", "at", *names], row).cte(f"input_{at}")
 
 
 def _closed(schema: Schema, written: Any, inputs: list[Any], guarded: bool) -> Prepared:  # noqa: FBT001 - its two callers are above
     table = schema.ledger
-    names = [name for name in table.c.keys() if name != "id"]
-    row = select(*(bindparam(f"ledger_{name}", type_=table.c[name].type) for name in names)).select_from(
-        written
+    names = ("binding_id", "message_id", "scope", "outcome", "key", "reason")
+    row = select(
+        written.c.id,
+        bindparam("now", type_=table.c.inserted_at.type),
+        *(bindparam(f"ledger_{name}", type_=table.c[name].type) for name in names),
+    ).select_from(written)
+    recorded: Any = (
+        insert(table)
+        .from_select(["execution_id", "inserted_at", *names], row)
+        .returning(literal_column("1").label("written"))
     )
-    recorded: Any = insert(table).from_select(names, row).returning(literal_column("1").label("written"))
     if not guarded:
         return Prepared(recorded.add_cte(*inputs))
     # COMMIT is already on its way behind it, so a step that wrote nothing has to fail by itself.

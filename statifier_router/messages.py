@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from statifier_router.clock import as_utc
 from statifier_router.errors import MessageError
-from statifier_router.jsontext import Json, NotJson, plain
+from statifier_router.jsontext import Json, NotJson, copied, plain
 from statifier_router.text import MESSAGE_ID_LIMIT, NAME_LIMIT, SEND_ID_LIMIT, checked
 
 # Converters, typed as what a caller may hand over, so that a type checker sees a slip before they do.
@@ -73,6 +73,8 @@ def _now(value: datetime) -> datetime:
 
 
 def _context(value: Mapping[str, str]) -> Mapping[str, str]:
+    if type(value) is dict and not value:
+        return {}
     # A plain dict, for a message must survive pickling on its way to another process.
     return {name: _context_text(name, item) for name, item in _json_object(value, "context").items()}
 
@@ -98,6 +100,28 @@ class Event:
     data: Json = field(factory=dict, converter=_event_data, repr=False)
     origin: str | None = field(default=None, kw_only=True, converter=_origin)
     send_id: str | None = field(default=None, kw_only=True, converter=_send_id)
+
+
+_make = object.__new__
+# Past what makes the class frozen, and past the converters.
+_set_name, _set_data, _set_origin, _set_send_id = (
+    vars(Event)[name].__set__ for name in ("name", "data", "origin", "send_id")
+)
+
+
+def known_event(name: str, data: Json, *, origin: str | None = None, send_id: str | None = None) -> Event:
+    """An event of parts that were checked before. The data is taken as it is: no copy is made."""
+    event = _make(Event)
+    _set_name(event, name)
+    _set_data(event, data)
+    _set_origin(event, origin)
+    _set_send_id(event, send_id)
+    return event
+
+
+def copied_event(event: Event) -> Event:
+    """The same event with data of its own, for whoever may change it."""
+    return known_event(event.name, copied(event.data), origin=event.origin, send_id=event.send_id)
 
 
 @frozen
@@ -128,6 +152,21 @@ class Delivery:
     now: datetime = field(converter=_now)
     data: Json = field(converter=_projection, repr=False)
     context: Mapping[str, str] = field(factory=dict, kw_only=True, converter=_context, repr=False)
+
+
+_DELIVERY = tuple(vars(Delivery)[name].__set__ for name in ("message_id", "scope", "now", "data", "context"))
+
+
+def delivery_of(message: Message, now: datetime, projection: Json) -> Delivery:
+    """The delivery of a message that was checked when it was made. The projection's values are its own."""
+    put_id, put_scope, put_now, put_data, put_context = _DELIVERY
+    made = _make(Delivery)
+    put_id(made, message.message_id)
+    put_scope(made, message.scope)
+    put_now(made, now)
+    put_data(made, projection)
+    put_context(made, message.context)
+    return made
 
 
 def _event(value: Event) -> Event:

@@ -145,13 +145,14 @@ def _perform(config: Config, task: Task, connection: Any, *, savepoint: bool) ->
         connection=connection,
         savepoint=savepoint,
     )
-    log.debug(
-        "delivered",
-        extra={
-            "statifier_router.binding_id": outcome.binding_id,
-            "statifier_router.outcome": outcome.recorded,
-        },
-    )
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug(
+            "delivered",
+            extra={
+                "statifier_router.binding_id": outcome.binding_id,
+                "statifier_router.outcome": outcome.recorded,
+            },
+        )
     return outcome
 
 

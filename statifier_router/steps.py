@@ -76,6 +76,37 @@ class Step:
     errors: tuple[str, ...] = field(default=(), kw_only=True, converter=_texts)
 
 
+_make = object.__new__
+# Past what makes the class frozen, and past the converters.
+_PARTS = tuple(
+    vars(Step)[name].__set__
+    for name in ("position", "outcome", "active", "status", "donedata", "effects", "errors")
+)
+
+
+def known_step(
+    position: Json,
+    *,
+    outcome: StepOutcome,
+    active: tuple[str, ...],
+    status: StepStatus,
+    donedata: Json | NoData,
+    effects: tuple[Effect, ...],
+    errors: tuple[str, ...],
+) -> Step:
+    """A step of parts that are tuples already."""
+    put_position, put_outcome, put_active, put_status, put_donedata, put_effects, put_errors = _PARTS
+    step = _make(Step)
+    put_position(step, position)
+    put_outcome(step, outcome)
+    put_active(step, active)
+    put_status(step, status)
+    put_donedata(step, donedata)
+    put_effects(step, effects)
+    put_errors(step, errors)
+    return step
+
+
 @runtime_checkable
 class Chart(Protocol):
     """One compiled revision of a document, named by its content hash. Pure: no I/O, no clock."""

@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from attrs import field, frozen
+from attrs import field
 
 from statifier_router.bindings import Binding, Create, Dedupe, Defer, Plan
 from statifier_router.claims import Claim
 from statifier_router.errors import ConfigError, MessageError
-from statifier_router.jsontext import digest
+from statifier_router.jsontext import copied, digest
 from statifier_router.keys import check_key
-from statifier_router.messages import Delivery, Envelope, Event
+from statifier_router.messages import Delivery, Envelope, Event, known_event
+from statifier_router.values import made_often
 
 _LAST = datetime.max.replace(tzinfo=UTC)
 
 
-@frozen(kw_only=True)
+@made_often(kw_only=True)
 class Task:
     """One delivery to make.
 
@@ -58,7 +59,8 @@ def of_binding(binding: object, key: object, delivery: object) -> Task:
     if not isinstance(delivery, Delivery):
         raise MessageError(f"delivery must be a Delivery, not {type(delivery).__name__}")
     checked_key = check_key(key)
-    event = Event(binding.event, delivery.data)
+    # A copy: the chart's event is nobody else's, and is logged as it was delivered.
+    event = known_event(binding.event, copied(delivery.data))
     return Task(
         door="deliver",
         binding_id=binding.id,

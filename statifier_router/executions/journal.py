@@ -14,9 +14,10 @@ from statifier_router.executor import Door, Execution
 from statifier_router.jsontext import Json, encode
 from statifier_router.messages import Event, event_as_json
 from statifier_router.schema import Schema
+from statifier_router.values import made_often
 
 
-@frozen(kw_only=True)
+@made_often(kw_only=True)
 class NewInput:
     """An input row that is still to be written; its `seq` follows the last one."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import attrs
 from attrs import field, frozen
 from sqlalchemy import Connection
 
@@ -12,7 +13,7 @@ from statifier_router import dialect
 from statifier_router.dialect import Row
 from statifier_router.errors import ExecutionExists, StaleRevision
 from statifier_router.executions import statements
-from statifier_router.executor import Door, Execution
+from statifier_router.executor import Door, Execution, ExecutionStatus
 from statifier_router.jsontext import Json, decode, encode
 from statifier_router.messages import Event, event_from_json
 from statifier_router.paging import chunks
@@ -71,6 +72,45 @@ def from_row(row: Row) -> Execution:
         created_at,
         ended_at,
         deferred=deferred,
+    )
+
+
+def after_step(
+    before: Execution,
+    *,
+    status: ExecutionStatus,
+    position: Json,
+    active: tuple[str, ...],
+    failure: str | None,
+    ended_at: datetime | None,
+) -> Execution:
+    """The execution as a step leaves it, one revision on."""
+    if type(before) is not StoredExecution:
+        # A host's own, whose further fields are its own matter.
+        return attrs.evolve(
+            before,
+            status=status,
+            position=position,
+            active=active,
+            revision=before.revision + 1,
+            failure=failure,
+            ended_at=ended_at,
+        )
+    return StoredExecution(
+        before.id,
+        before.document,
+        before.scope,
+        before.key,
+        before.content_hash,
+        before.interpreter,
+        status,
+        position,
+        active,
+        before.revision + 1,
+        failure,
+        before.created_at,
+        ended_at,
+        deferred=before.deferred,
     )
 
 

@@ -27,7 +27,7 @@ from statifier_router.executor import (
 )
 from statifier_router.interpreters.answers import checked_step
 from statifier_router.jsontext import Json, plain
-from statifier_router.messages import Event
+from statifier_router.messages import Event, copied_event
 from statifier_router.steps import Chart, Send, Step
 from statifier_router.text import error_text
 from statifier_router.transactions import refuse_ended, travels
@@ -105,12 +105,11 @@ class SQLExecutor:
         step, reentries, unheard = _hand_on(context, execution.id, revision, chart, answer)
         moved = bool(reentries) or changes_position(answer)
         status, failure, ended_at = _ending(step, context.now)
-        after = attrs.evolve(
+        after = rows.after_step(
             execution,
             status=status,
             position=step.position,
             active=step.active if moved else execution.active,
-            revision=revision,
             failure=failure,
             ended_at=ended_at,
         )
@@ -124,7 +123,8 @@ class SQLExecutor:
         )
         _journal(context).move(execution, after, [heard, *reentries], moved=moved)
         # The outcome is the event's own; where the execution ended is told by the last step.
-        return Stepped(after, attrs.evolve(step, outcome=answer.outcome))
+        told = step if step.outcome == answer.outcome else attrs.evolve(step, outcome=answer.outcome)
+        return Stepped(after, told)
 
 
 def identity(context: StepContext, execution_id: str) -> Json:
@@ -156,7 +156,7 @@ def ask_step(
     given, own_event = position, event
     if not _is_checked(chart):
         # A chart of the host's may change what it is handed; the log keeps what was delivered.
-        given, own_event = plain(position), attrs.evolve(event)
+        given, own_event = plain(position), copied_event(event)
     return _asked(
         chart,
         execution_id,

@@ -8,7 +8,7 @@ import attrs
 
 from statifier_router.errors import RouterError
 from statifier_router.jsontext import Json, NotJson, plain
-from statifier_router.steps import NO_DATA, Cancel, Effect, Send, Step
+from statifier_router.steps import NO_DATA, Cancel, Effect, Send, Step, known_step
 from statifier_router.text import NAME_LIMIT, SEND_ID_LIMIT, checked, error_text
 
 OUTCOMES = frozenset({"moved", "refused", "ignored", "unknown", "failed"})
@@ -36,12 +36,14 @@ def checked_step(answer: object, *, before: Json, created: bool) -> Step:
     for name in answer.active:
         if not isinstance(name, str):
             raise BadAnswer(f"active must hold names of states, not {type(name).__name__}")
-    return attrs.evolve(
-        answer,
-        position=before if keeps else _json(answer.position, "position"),
+    return known_step(
+        before if keeps else _json(answer.position, "position"),
+        outcome=answer.outcome,
+        active=answer.active,
+        status=answer.status,
         donedata=NO_DATA if answer.donedata is NO_DATA else _json(answer.donedata, "donedata"),
-        effects=tuple(checked_effect(effect) for effect in answer.effects),
-        errors=tuple(error_text(error) for error in answer.errors),
+        effects=tuple([checked_effect(effect) for effect in answer.effects]),
+        errors=tuple([error_text(error) for error in answer.errors]),
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 
@@ -46,12 +44,15 @@ def _collected(name: str) -> list[Effect]:
     return effects
 
 
-@contextmanager
-def collecting() -> Iterator[list[Effect]]:
+class collecting:  # noqa: N801 - it is used as a function is
     """Collect what `emit` and `cancel` add, for the block."""
-    effects: list[Effect] = []
-    token = _effects.set(effects)
-    try:
-        yield effects
-    finally:
-        _effects.reset(token)
+
+    __slots__ = ("_token",)
+
+    def __enter__(self) -> list[Effect]:
+        effects: list[Effect] = []
+        self._token = _effects.set(effects)
+        return effects
+
+    def __exit__(self, *_: object) -> None:
+        _effects.reset(self._token)
