@@ -21,6 +21,7 @@ from statifier_router import (
     Delivered,
     Duplicate,
     ExecutionBusy,
+    IsolationConflict,
     addresses,
     claims,
     create_engine,
@@ -408,6 +409,56 @@ def test_naming_an_execution_takes_no_lock(postgresql: Database, configure: Conf
             deliver(holder, SCANS, "P7", delivery("m-1"), connection=connection)
         assert isinstance(deliver(other, SCANS, "P7", delivery("m-2")), Delivered)
         connection.rollback()
+
+
+# --- a snapshot too old -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("lost", ["claim", "address", "execution"])
+def test_a_lost_race_in_a_stricter_transaction(
+    postgresql: Database, configure: Configure, plan: str, level: str, lost: str
+) -> None:
+    """A borrowed transaction that raced with what it cannot see is to be begun again; nothing is doubled."""
+    winner = configure()
+    if lost == "execution":
+        deliver(winner, SCANS, "P7", delivery("m-0"))
+    wire = Wire()
+    with wired(postgresql, wire, plan) as config:
+        strict = config.engine.execution_options(isolation_level=level)
+        with strict.connect() as connection:
+            # The snapshot is taken here.
+            connection.exec_driver_sql("SELECT count(*) FROM statifier_router_claims")
+            deliver(winner, SCANS, "P7", delivery("m-1"))
+            again = delivery("m-1" if lost == "claim" else "m-2")
+            with written(winner) as rows, pytest.raises(IsolationConflict) as caught:
+                deliver(config, SCANS, "P7", again, connection=connection)
+            assert rows.nothing
+            assert (caught.value.retryable, caught.value.binding_id) == (True, "scans")
+            connection.rollback()
+            assert wire.begun == 1
+            answer = deliver(config, SCANS, "P7", again, connection=connection)
+            connection.commit()
+    assert isinstance(answer, Duplicate if lost == "claim" else Delivered)
+    with winner.engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT count(*) FROM statifier_router_executions")
+        assert found.scalar_one() == 1
+
+
+def test_never_in_a_stricter_transaction(configure: Configure) -> None:
+    """`create="never"` is refused there: an old snapshot would answer that there is no execution."""
+    config = configure()
+    never = scans(create="never")
+    strict = config.engine.execution_options(isolation_level="REPEATABLE READ")
+    with strict.connect() as connection:
+        connection.exec_driver_sql("SELECT count(*) FROM statifier_router_claims")
+        deliver(config, SCANS, "P7", delivery("m-0"))
+        for key in ("P7", "P8"):
+            with pytest.raises(IsolationConflict) as caught:
+                deliver(config, never, key, delivery("m-1"), connection=connection)
+            assert not caught.value.retryable
+        connection.commit()
+    assert isinstance(deliver(config, never, "P7", delivery("m-1")), Delivered)
 
 
 # --- SQLite -------------------------------------------------------------------------------------------
