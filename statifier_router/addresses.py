@@ -28,8 +28,9 @@ from statifier_router.errors import ConfigError
 from statifier_router.executions import SQLExecutor
 from statifier_router.executions import rows as execution_rows
 from statifier_router.executor import TERMINAL
-from statifier_router.paging import checked_limit, chunks
+from statifier_router.paging import checked_execution_id, checked_limit, chunks
 from statifier_router.schema import Schema
+from statifier_router.text import KEY_LIMIT, NAME_LIMIT, checked
 from statifier_router.transactions import reading, run
 
 __all__ = ["Address", "Reaped", "by_execution", "find", "reap"]
@@ -61,6 +62,9 @@ class Reaped:
 
 def find(config: Config, scope: str, document: str, key: str, *, connection: Any = None) -> Address | None:
     """The address, or None. Takes no lock."""
+    scope = checked(scope, "scope", ConfigError, limit=NAME_LIMIT, empty=True)
+    document = checked(document, "document", ConfigError, limit=NAME_LIMIT)
+    key = checked(key, "key", ConfigError, limit=KEY_LIMIT)
     with reading(config, connection) as own:
         row = own.execute(
             _read(config.schema), {"scope": scope, "document": document, "key": key}
@@ -70,6 +74,7 @@ def find(config: Config, scope: str, document: str, key: str, *, connection: Any
 
 def by_execution(config: Config, execution_id: str, *, connection: Any = None) -> Address | None:
     """The address that names this execution, or None (made by `always_new`, or reaped)."""
+    execution_id = checked_execution_id(execution_id)
     with reading(config, connection) as own:
         row = own.execute(_by_execution(config.schema), {"execution_id": execution_id}).one_or_none()
         return None if row is None else Address(**row._mapping)

@@ -249,8 +249,7 @@ def _check_routes(name: str, routes: object) -> None:
             raise ConfigError(f"{name} names 'execution', which is the target of executions")
         if iscoroutinefunction(getattr(instance, "hand_off", instance)):
             raise ConfigError(
-                f"{name}[{route!r}] must be a plain function, not a coroutine function: "
-                "nobody would await it"
+                f"{name}[{route!r}] must be a plain function, not a coroutine function: nobody would await it"
             )
         if not callable(getattr(instance, "hand_off", instance)):
             raise ConfigError(f"{name}[{route!r}] must be a route: callable, or with a method hand_off")

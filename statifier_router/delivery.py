@@ -199,6 +199,7 @@ def minted(config: Config, frame: Frame, task: Task) -> str:
 class _StaleSnapshot(IsolationConflict, ConfigError):
     """Both: found at delivery, and mended only by another isolation level, so never retryable."""
 
+    fault = "binding"
     retryable = False
 
 
@@ -216,6 +217,10 @@ def _create(d: _Delivering, execution_id: str) -> _Result:
 def _existing(d: _Delivering, execution_id: str) -> _Result:
     refuse_open_step(d.frame, execution_id)
     execution = d.acts.lock(execution_id)
+    if execution is not None and not isinstance(execution, Execution):
+        raise TypeError(
+            f"the executor's fetch answered {type(execution).__name__}: it must answer an Execution or None"
+        )
     if execution is None:
         raise ExecutionNotFound(
             execution_id,

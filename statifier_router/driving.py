@@ -87,6 +87,10 @@ class Driving:
         context = self._context(outgoing)
         with ambient.stepping(self.frame, own.execution_id, (own.scope, own.document, own.key)):
             created = (act or self.executor.create)(context, own.execution_id, chart)
+            if not isinstance(created, Stepped):
+                raise TypeError(
+                    f"the executor's create answered {type(created).__name__}: it must answer a Stepped"
+                )
             self._settle(created, context, outgoing)
         return created
 
@@ -111,6 +115,11 @@ class Driving:
                 stepped = in_own_savepoint(self.frame, work, undo_when=_is_unmatched)
             else:
                 stepped = work()
+            if not isinstance(stepped, (Stepped, Discarded)):
+                raise TypeError(
+                    f"the executor's step answered {type(stepped).__name__}: "
+                    "it must answer a Stepped or a Discarded"
+                )
             if isinstance(stepped, Stepped):
                 self._settle(stepped, context, outgoing)
         return stepped

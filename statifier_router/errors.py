@@ -284,7 +284,7 @@ class ExecutionBusy(DeliveryError):
 class IsolationConflict(DeliveryError):
     """A borrowed transaction stricter than READ COMMITTED cannot see what it raced with."""
 
-    fault = "transient"
+    fault: ClassVar[Fault] = "transient"
     retryable = True
 
     def __init__(self, message: str | None = None, *, binding_id: str | None = None) -> None:

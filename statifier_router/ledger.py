@@ -29,6 +29,7 @@ from statifier_router.dialect import Prepared
 from statifier_router.errors import ConfigError
 from statifier_router.paging import checked_limit
 from statifier_router.schema import Schema
+from statifier_router.text import MESSAGE_ID_LIMIT, checked
 from statifier_router.transactions import reading, run
 from statifier_router.values import made_often
 
@@ -150,8 +151,7 @@ def rows(
     }
     filters = {name: value for name, value in wanted.items() if value is not None}
     for name, value in filters.items():
-        if not isinstance(value, str):
-            raise ConfigError(f"{name} must be text, not {type(value).__name__}")
+        checked(value, name, ConfigError, limit=MESSAGE_ID_LIMIT, empty=True)
     if after is not None and (isinstance(after, bool) or not isinstance(after, int)):
         raise ConfigError(f"after must be the id of a ledger row, not {type(after).__name__}")
     statement = _rows(config.schema, tuple(filters), paged=after is not None)

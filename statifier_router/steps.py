@@ -51,6 +51,9 @@ Effect = Send | Cancel
 
 
 def _texts(values: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(values, str):
+        # Its letters are texts too, and would be taken for names of states.
+        raise TypeError(f"active and errors are sequences of texts, not one text: {values!r}")
     return tuple(values)
 
 

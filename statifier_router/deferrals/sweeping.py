@@ -20,7 +20,7 @@ from statifier_router.executions.operating import lock_execution
 from statifier_router.jsontext import decode
 from statifier_router.keeping import Keeper, Offered
 from statifier_router.messages import Event, event_from_json
-from statifier_router.paging import checked_limit
+from statifier_router.paging import checked_execution_id, checked_limit
 from statifier_router.sends import Sending
 from statifier_router.transactions import in_own_savepoint, reading, run, travels
 
@@ -62,6 +62,8 @@ def pending(config: Config, *, execution_id: str | None = None, connection: Any 
     >>> deferrals.pending(config())
     []
     """
+    if execution_id is not None:
+        execution_id = checked_execution_id(execution_id)
     statement = deferral_table.pending(config.schema, of_one=execution_id is not None)
     with reading(config, connection) as own:
         found = own.execute(statement, {"of_execution": execution_id} if execution_id else {})

@@ -22,7 +22,7 @@ from statifier_router.executions.replaying import Replayed, replay
 from statifier_router.executions.rows import Input
 from statifier_router.executions.sql_executor import SQLExecutor
 from statifier_router.executor import Execution
-from statifier_router.paging import checked_limit, chunks
+from statifier_router.paging import checked_execution_id, checked_limit, chunks
 from statifier_router.transactions import reading, run
 
 __all__ = [
@@ -45,6 +45,7 @@ _DEFAULT = SQLExecutor()
 
 def fetch(config: Config, execution_id: str, *, connection: Any = None) -> Execution | None:
     """The execution as it stands, or None. Takes no lock."""
+    execution_id = checked_execution_id(execution_id)
     with reading(config, connection) as own:
         executor = config.executor or _DEFAULT
         return executor.fetch(own, config, execution_id, lock=False)
@@ -52,6 +53,7 @@ def fetch(config: Config, execution_id: str, *, connection: Any = None) -> Execu
 
 def inputs(config: Config, execution_id: str, *, connection: Any = None) -> list[Input]:
     """The execution's input log, oldest first; empty for an unknown or pruned one."""
+    execution_id = checked_execution_id(execution_id)
     with reading(config, connection) as own:
         return _rows.inputs(own, config.schema, execution_id)
 

@@ -15,6 +15,7 @@ from statifier_router.executions.journal import NewInput, WriteAtOnce
 from statifier_router.executions.operating import locked
 from statifier_router.executor import Execution
 from statifier_router.jsontext import Json, NotJson, plain
+from statifier_router.paging import checked_execution_id
 from statifier_router.refusals import told
 from statifier_router.steps import Chart
 from statifier_router.text import NAME_LIMIT, checked
@@ -46,6 +47,7 @@ def migrate(
     or the new chart is retired; `ChartNotResolved` where the charts do not know the new chart by its
     hash; and otherwise as `cancel` does.
     """
+    execution_id = checked_execution_id(execution_id)
     actor = checked(actor, "actor", ConfigError, limit=NAME_LIMIT)
     if not callable(mapping) and not isinstance(mapping, Mapping):
         raise ConfigError(

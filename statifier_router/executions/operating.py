@@ -16,6 +16,7 @@ from statifier_router.executions.journal import NewInput, WriteAtOnce
 from statifier_router.executions.sql_executor import SQLExecutor
 from statifier_router.executor import Door, Execution, Executor
 from statifier_router.jsontext import Json
+from statifier_router.paging import checked_execution_id
 from statifier_router.text import NAME_LIMIT, checked, error_text
 from statifier_router.transactions import refuse_open_step, run
 
@@ -96,6 +97,7 @@ def _act(
     connection: Any,
     details: Json = None,
 ) -> Execution | Literal[False]:
+    execution_id = checked_execution_id(execution_id)
     actor = checked(actor, "actor", ConfigError, limit=NAME_LIMIT)
     now = config.now()
 

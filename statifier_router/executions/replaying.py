@@ -13,6 +13,7 @@ from statifier_router.executions import rows
 from statifier_router.executions.sql_executor import ask_create, ask_step, changes_position
 from statifier_router.executor import Execution
 from statifier_router.jsontext import Json, encode
+from statifier_router.paging import checked_execution_id
 from statifier_router.transactions import reading
 
 
@@ -31,6 +32,7 @@ def replay(config: Config, execution_id: str, *, connection: Any = None) -> Repl
     Raises `ExecutionNotFound`, `ChartNotResolved`, `StepFailed`, and `ConfigError` for an execution
     whose log was pruned.
     """
+    execution_id = checked_execution_id(execution_id)
     with reading(config, connection) as own:
         execution = rows.read(own, config.schema, execution_id, lock=False)
         log = rows.inputs(own, config.schema, execution_id)

@@ -9,7 +9,7 @@ import attrs
 from statifier_router.errors import RouterError
 from statifier_router.jsontext import Json, NotJson, plain
 from statifier_router.steps import NO_DATA, Cancel, Effect, Send, Step, known_step
-from statifier_router.text import NAME_LIMIT, SEND_ID_LIMIT, checked, error_text
+from statifier_router.text import KEY_LIMIT, NAME_LIMIT, SEND_ID_LIMIT, checked, error_text
 
 OUTCOMES = frozenset({"moved", "refused", "ignored", "unknown", "failed"})
 STATUSES = frozenset({"active", "completed", "failed"})
@@ -34,8 +34,7 @@ def checked_step(answer: object, *, before: Json, created: bool) -> Step:
     if keeps and answer.status != "active":
         raise BadAnswer(f"a step that is {answer.outcome!r} cannot end the execution")
     for name in answer.active:
-        if not isinstance(name, str):
-            raise BadAnswer(f"active must hold names of states, not {type(name).__name__}")
+        checked(name, "a name in active", BadAnswer, limit=KEY_LIMIT)
     return known_step(
         before if keeps else _json(answer.position, "position"),
         outcome=answer.outcome,

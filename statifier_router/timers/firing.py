@@ -23,7 +23,7 @@ from statifier_router.executor import Execution
 from statifier_router.jsontext import decode, digest
 from statifier_router.keeping import Keeper
 from statifier_router.messages import Event, event_from_json
-from statifier_router.paging import checked_limit
+from statifier_router.paging import checked_execution_id, checked_limit
 from statifier_router.sends import Sending
 from statifier_router.text import error_text
 from statifier_router.transactions import around, reading, run
@@ -71,6 +71,8 @@ def pending(config: Config, *, execution_id: str | None = None, connection: Any 
     >>> timers.pending(config())
     []
     """
+    if execution_id is not None:
+        execution_id = checked_execution_id(execution_id)
     statement = rows.pending(config.schema, of_execution=execution_id is not None)
     with reading(config, connection) as own:
         found = own.execute(statement, {"of_execution": execution_id} if execution_id else {})
