@@ -35,7 +35,7 @@ class Prepared:
     statement: Executable
     # The names of result columns that hold instants.
     instants: tuple[str, ...] = ()
-    _texts: dict[str, _Text] = field(factory=dict, init=False, repr=False)
+    _texts: dict[tuple[str, bool], _Text] = field(factory=dict, init=False, repr=False)
 
     def rows(self, connection: Connection, values: Mapping[str, Any]) -> list[Row]:
         """Run it and answer all its rows."""
@@ -102,9 +102,11 @@ class Prepared:
         return found
 
     def _text(self, dialect: Any) -> _Text:
-        text = self._texts.get(dialect.driver)
+        # The asynchronous psycopg bears the same name.
+        kind = (dialect.driver, dialect.is_async)
+        text = self._texts.get(kind)
         if text is None:
-            text = self._texts[dialect.driver] = _compile(self, dialect)
+            text = self._texts[kind] = _compile(self, dialect)
         return text
 
 

@@ -46,7 +46,8 @@ _BINARY, _TEXT = Format.BINARY, Format.TEXT
 
 _INSTANT = "::TIMESTAMP WITH TIME ZONE"
 _TEXTS = frozenset({"::VARCHAR", "::TEXT", "::JSON"})
-_PLACEHOLDER = re.compile(rf"%\((\w+)\)s({'|'.join([_INSTANT, *sorted(_TEXTS)])})?|%%")
+# An array of them is a text like any other.
+_PLACEHOLDER = re.compile(rf"%\((\w+)\)s((?:{'|'.join([_INSTANT, *sorted(_TEXTS)])})(?!\[))?|%%")
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _eight_bytes = Struct(">q").pack
 
@@ -81,6 +82,8 @@ class Sendable:
 
         >>> Sendable.of("SELECT %(a)s::TEXT, %(b)s::TEXT, %(a)s::TEXT, 7 %% 2").query
         b'SELECT $1::TEXT, $2::TEXT, $1::TEXT, 7 % 2'
+        >>> Sendable.of("SELECT %(a)s::TIMESTAMP WITH TIME ZONE[]").instants
+        frozenset()
         """
         casts: dict[str, str] = {}
 
