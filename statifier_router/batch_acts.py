@@ -7,7 +7,9 @@ memory cannot answer raises `Undone`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from typing import NoReturn, TypeVar
 
 from attrs import define, field, frozen
 
@@ -25,6 +27,8 @@ from statifier_router.plain_plan import PlainActs
 from statifier_router.sends import Sending
 from statifier_router.steps import Chart
 from statifier_router.tasks import Task
+
+T = TypeVar("T")
 
 # Binding, scope and message id.
 ClaimKey = tuple[str, str, str]
@@ -68,6 +72,8 @@ class Known:
     stamps: dict[Place, tuple[str, datetime]] = field(factory=dict)
     effects: Effects = field(factory=Effects)
     ledger: list[Entry] = field(factory=list)
+    # Whether anybody tried to join the transaction, who must not.
+    refused: bool = False
 
 
 @define
@@ -126,22 +132,31 @@ class SetActs(PlainActs):
 
     def create(self, context: StepContext, execution_id: str, chart: Chart) -> Stepped:
         """Create the execution."""
-        self.frame.on_join = give_up
-        try:
-            return self.executor.create(context, execution_id, chart)
-        finally:
-            self.frame.on_join = None
+        return self._sealed(lambda: self.executor.create(context, execution_id, chart))
 
     def step(
         self, context: StepContext, execution: Execution, chart: Chart, event: Event
     ) -> Stepped | Discarded:
         """Step the execution."""
-        # A chart that calls a door, or reads our tables, would miss what is only in memory.
-        self.frame.on_join = give_up
+        return self._sealed(lambda: self.executor.step(context, execution, chart, event))
+
+    def _sealed(self, act: Callable[[], T]) -> T:
+        """Do it, but give up where a chart calls a door, or reads our tables: it would miss what is
+        only in memory.
+        """
+        self.frame.on_join = self._refuse
         try:
-            return self.executor.step(context, execution, chart, event)
+            answer = act()
         finally:
             self.frame.on_join = None
+        if self.known.refused:
+            # A host's own code swallowed it.
+            give_up()
+        return answer
+
+    def _refuse(self) -> NoReturn:
+        self.known.refused = True
+        give_up()
 
     def stamp(self, execution_id: str) -> None:
         """Note on the address that its execution was seen ended."""

@@ -26,7 +26,7 @@ from statifier_router.errors import ConfigError, DeliveryError, ExecutionBusy, K
 from statifier_router.executions import SQLExecutor
 from statifier_router.judging import Judgement, bindings_of, judged
 from statifier_router.messages import Delivery, Message
-from statifier_router.outcomes import Outcome
+from statifier_router.outcomes import KeyRefused, NoMatch, Outcome
 from statifier_router.routing import check_config, refuse_inside_route
 from statifier_router.sends import Sending
 from statifier_router.tasks import Task
@@ -342,6 +342,8 @@ def _waited_for(frame: Frame) -> str | None:
 def _tell(answers: Iterable[Answer]) -> None:
     for answer in answers:
         for outcome in answer.outcomes:
+            if isinstance(outcome, (NoMatch, KeyRefused)):
+                continue
             log.debug(
                 "delivered",
                 extra={
