@@ -14,6 +14,8 @@ _KINDS = [
     pytest.param("sqlite", marks=pytest.mark.sqlite),
     pytest.param("postgresql", marks=pytest.mark.postgresql),
 ]
+# What tests record of what they counted, for whoever reads the log.
+COUNTED = ("crash", "race", "statements")
 _SESSION = pytest.StashKey[session.Session]()
 
 
@@ -137,3 +139,17 @@ def children() -> Iterator[processes.Children]:
     started = processes.Children()
     yield started
     started.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was counted on the way: points killed at, races run, statements seen on the wire."""
+    told = [
+        str(value)
+        for report in terminalreporter.getreports("passed")
+        for name, value in report.user_properties
+        if name in COUNTED
+    ]
+    if told:
+        terminalreporter.section("counted")
+        for line in told:
+            terminalreporter.write_line(line)
