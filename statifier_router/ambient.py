@@ -53,6 +53,8 @@ class Frame:
         queue: sends to executions whose step is open; the outermost door delivers them before the
             commit. `hops` counts those that it delivered.
         pipe: the transaction's own in pipelined mode, None in the ordinary one.
+        first: what another attempt at the same work does before anything else, by place: it waits for
+            the neighbours that this one sends to. Attempts share it, as they share `minted`.
         depth: how many doors are open in this transaction.
         waiting_for: the execution whose row lock is being waited for, for the error's sake.
         suspect: while one statement may wait for several things: finds out which execution is held,
@@ -70,6 +72,7 @@ class Frame:
     queue: list[Any] = field(factory=list)
     hops: int = 0
     pipe: Pipe | None = None
+    first: dict[Place, Callable[[Frame], None]] = field(factory=dict)
     depth: int = 0
     waiting_for: str | None = None
     suspect: Callable[[Connection], str | None] | None = None

@@ -90,10 +90,11 @@ def run(
     if joined is not None:
         return _borrowed(config, joined, work, binding_id)
     minted: dict[tuple[str, ...], str] = {}
+    first: dict[ambient.Place, Callable[[Frame], None]] = {}
     retries = Retries(config.retries)
     while True:
         try:
-            return attempt(config, work, minted, savepoint=savepoint, pipelined=pipelined)
+            return attempt(config, work, minted, first, savepoint=savepoint, pipelined=pipelined)
         except Exception as error:
             delay = retries.pause_after(error)
             if delay is None:
@@ -148,21 +149,26 @@ def attempt(
     config: Config,
     work: Callable[[Frame], T],
     minted: dict[tuple[str, ...], str],
+    first: dict[ambient.Place, Callable[[Frame], None]],
     *,
     savepoint: bool = False,
     pipelined: bool = False,
 ) -> T:
     """One try: open a transaction, do the work, commit. Whatever is raised, nothing is left open."""
+    waits = [first[place] for place in sorted(first)]
     with config.opener.connect() as connection:
         dialect.set_busy_timeout(connection, config.lock_timeout)
         try:
-            pipe = dialect.Pipe(connection) if pipelined and not connection.dispatch.begin else None
+            pipelined = pipelined and not waits and not connection.dispatch.begin
+            pipe = dialect.Pipe(connection) if pipelined else None
             if pipe is None:
                 dialect.begin(connection)
             transaction = connection.begin()
             with ambient.entered(connection, minted, lock_timeout=config.lock_timeout) as frame:
-                frame.pipe = pipe
+                frame.pipe, frame.first = pipe, first
                 try:
+                    for wait in waits:
+                        wait(frame)
                     answer = bracketed(frame, work) if savepoint else work(frame)
                     if frame.doomed is not None:
                         raise frame.doomed

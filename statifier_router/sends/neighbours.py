@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -20,6 +21,7 @@ from statifier_router.errors import (
     KeyInvalid,
     StepFailed,
 )
+from statifier_router.executions.operating import lock_execution
 from statifier_router.executions.sql_executor import refusal_event
 from statifier_router.executor import EffectRefused, KeyedEffect
 from statifier_router.jsontext import Json, digest
@@ -110,8 +112,18 @@ def _is_stepping(handler: Handler, task: Task) -> bool:
     return found.execution_id in frame.stepping
 
 
+def _wait_for(sending: Sending, task: Task, frame: Frame) -> None:
+    """Take a neighbour's lock before one's own, as whoever deadlocked with its sender did."""
+    place = (task.scope, task.document, task.key)
+    found = addresses.look_up(frame.connection, sending.config.schema, *place)
+    if found.execution_id is not None:
+        lock_execution(sending.config, frame, sending.executor, found.execution_id)
+
+
 def _deliver(handler: Handler, keyed: KeyedEffect, task: Task) -> EffectRefused | None:
     sending = handler.sending
+    place = (task.scope, task.document, task.key)
+    handler.frame.first[place] = partial(_wait_for, sending, task)
     try:
         outcome = perform(
             sending.config,
