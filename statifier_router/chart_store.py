@@ -181,7 +181,8 @@ class ChartStore:
         """Let no new execution run on this chart; False where it is unknown or retired already.
 
         Raises `ConfigError` while an execution that has not ended runs on it, or a timer of one is
-        pending. Takes the chart's row lock, which a creation on it holds until it commits.
+        pending; those of an executor of the host's own it cannot see. Takes the chart's row lock,
+        which a creation on it holds until it commits.
         """
         instant = system_clock() if now is None else as_utc(now, "now", ConfigError)
         asked = {"content_hash": content_hash}
