@@ -10,8 +10,9 @@ import click
 from statifier_router.cli import diagrams, instants, reading
 from statifier_router.cli.answers import Answer, Screen, cell, clean, table
 from statifier_router.cli.commanding import command
+from statifier_router.cli.outgoing import Outgoing, outgoing_of
 from statifier_router.cli.reading import Story
-from statifier_router.cli.showing import show_moments, status_cell
+from statifier_router.cli.showing import show_moments, show_sends, show_waiting, status_cell
 from statifier_router.config import Config
 from statifier_router.errors import ConfigError, ExecutionNotFound
 from statifier_router.ledger import LedgerRow
@@ -102,9 +103,10 @@ def _show_ledger(found: list[LedgerRow], following: int | None, screen: Screen) 
 def execution(
     config: Config, *, execution_id: str, file: Path | None, everything: bool, form: str | None
 ) -> Answer:
-    """Show one execution and every input it took.
+    """Show one execution, every input it took, and what it sent.
 
-    Its status, position and active states, and for each input the states before and after. With
+    Its status, position and active states; for each input the states before and after; what became of
+    each send; pending timers, and events that are kept for it. With
     --diagram, its chart with the active states marked: in Mermaid, or as an SVG where Graphviz is there.
     """
     if form is not None:
@@ -114,16 +116,20 @@ def execution(
     story = reading.story_of(config, execution_id)
     if story is None:
         raise ExecutionNotFound(execution_id)
+    outgoing = outgoing_of(config, execution_id)
     document = {
         "execution": story.execution,
         "address": story.address,
         "inputs": story.moments,
         "states_not_told": story.gap,
+        "sends": outgoing.sends,
+        "timers": outgoing.timers,
+        "kept": outgoing.kept,
     }
-    return Answer(document, lambda screen: _show_execution(story, screen, everything=everything))
+    return Answer(document, lambda screen: _show_execution(story, outgoing, screen, everything=everything))
 
 
-def _show_execution(story: Story, screen: Screen, *, everything: bool) -> None:
+def _show_execution(story: Story, outgoing: Outgoing, screen: Screen, *, everything: bool) -> None:
     found = story.execution
     screen.say(f"Execution {clean(found.id)}", "bold")
     facts = table("", "")
@@ -151,3 +157,5 @@ def _show_execution(story: Story, screen: Screen, *, everything: bool) -> None:
     show_moments(story.moments, screen, last=None if everything else _INPUTS_SHOWN)
     if story.gap is not None:
         screen.say(f"states are not told: {clean(story.gap)}", "yellow")
+    show_sends(outgoing.sends, screen, last=None if everything else _INPUTS_SHOWN)
+    show_waiting(outgoing, screen)

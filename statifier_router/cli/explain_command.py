@@ -12,6 +12,7 @@ from statifier_router.cli.answers import REFUSED, Answer, Screen, cell, clean, p
 from statifier_router.cli.commanding import command
 from statifier_router.cli.explaining import Explanation, Held, Part, Reached
 from statifier_router.cli.showing import change
+from statifier_router.cli.waiting_commands import waits_for
 from statifier_router.config import Config
 from statifier_router.ledger import CONTENT_DIFFERS, LedgerRow
 
@@ -32,6 +33,10 @@ _MEANINGS = {
 }
 
 
+# Bindings of nobody's: sends to executions and refused sends, and timers.
+_OWN = frozenset({"execution", "timer"})
+
+
 @command("explain")
 @click.argument("message_id", metavar="MESSAGE_ID")
 @click.option("--scope", metavar="SCOPE", help="Only what happened in this scope.")
@@ -39,7 +44,8 @@ def explain(config: Config, *, message_id: str, scope: str | None) -> Answer:
     """Tell why a message did, or did not, arrive.
 
     Shows for every binding the ledger rows, the claim, the address, the execution, and the input the
-    message became with the states before and after it. Exit code 1 when nothing is known of it.
+    message became with the states before and after it and what that step sent. Exit code 1 when nothing
+    is known of it.
     """
     found = explaining.explain(config, message_id, scope)
     code = 0 if found.known else REFUSED
@@ -76,7 +82,8 @@ def _show(found: Explanation, scope: str | None, screen: Screen) -> None:
 
 def _declared(part: Part) -> str:
     if part.declared is None:
-        return f"{clean(part.binding_id)}: not in this configuration"
+        whose = "the library's own" if part.binding_id in _OWN else "not in this configuration"
+        return f"{clean(part.binding_id)}: {whose}"
     said = part.declared
     off = "" if said.enabled else ", disabled"
     return clean(
@@ -97,6 +104,8 @@ def _show_part(part: Part, screen: Screen) -> None:
         facts.add_row("claim", cell(_claim(claim)))
     if part.ledger and not part.claims and any(row.outcome != "key_refused" for row in part.ledger):
         facts.add_row("claim", cell("reaped: a further copy would be delivered"))
+    for kept in part.kept:
+        facts.add_row("kept", cell(f"until {instants.shown(kept.until)}, for {waits_for(kept)}"))
     for reached in part.executions:
         _add_reached(facts, reached)
     if facts.row_count:
@@ -146,6 +155,9 @@ def _add_reached(facts: Table, reached: Reached) -> None:
         what = row.event.name if row.event is not None else row.door
         errors = f" (errors: {'; '.join(row.errors)})" if row.errors else ""
         add(f"input {row.seq}", cell(f"{what}: {change(moment) or 'states not told'}{errors}"))
+    for sent in reached.sends:
+        told = " ".join(each for each in (sent.event, sent.to and f"to {sent.to}") if each)
+        add("send", cell(f"{told}: {sent.became}" if told else sent.became))
     if not reached.inputs:
         add("input", cell("none: this message did not step it"))
     if reached.states_not_told is not None:

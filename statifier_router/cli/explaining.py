@@ -11,9 +11,11 @@ from statifier_router import addresses
 from statifier_router.addresses import Address
 from statifier_router.bindings import Binding
 from statifier_router.claims import Claim
-from statifier_router.cli import reading
+from statifier_router.cli import outgoing, reading
+from statifier_router.cli.outgoing import Sent
 from statifier_router.cli.reading import Moment, Story
 from statifier_router.config import Config, checked_bindings
+from statifier_router.deferrals import KeptEvent
 from statifier_router.executor import Execution
 from statifier_router.ledger import LedgerRow
 
@@ -40,24 +42,29 @@ class Held:
 
 @frozen
 class Reached:
-    """An execution that the message came to, its address, and the inputs this message made."""
+    """An execution that the message came to, its address, the inputs this message made, and their sends."""
 
     execution_id: str
     address: Address | None
     execution: Execution | None
     inputs: tuple[Moment, ...]
     states_not_told: str | None
+    sends: tuple[Sent, ...] = ()
 
 
 @frozen
 class Part:
-    """What one binding made of the message; `declared` is None where the configuration has no such."""
+    """What one binding made of the message; `declared` is None where the configuration has no such.
+
+    `kept` is the event that it keeps of it, while it does.
+    """
 
     binding_id: str
     declared: Declared | None
     claims: tuple[Held, ...]
     ledger: tuple[LedgerRow, ...]
     executions: tuple[Reached, ...]
+    kept: tuple[KeptEvent, ...] = ()
 
     @property
     def known(self) -> bool:
@@ -83,7 +90,8 @@ def explain(config: Config, message_id: str, scope: str | None = None) -> Explan
     scopes = sorted({row.scope for row in rows} | {claim.scope for claim in claims if claim.scope})
     declared = _declared(config, scopes if scope is None else [scope])
     ids = [*declared, *_others(rows, claims, declared)]
-    parts = tuple(_part(config, id, declared.get(id), rows, claims) for id in ids)
+    kept = [each for each in outgoing.kept_of(config, message_id) if scope in (None, each.scope)]
+    parts = tuple(_part(config, id, declared.get(id), rows, claims, kept) for id in ids)
     return Explanation(
         message_id=message_id,
         known=bool(rows or claims),
@@ -123,7 +131,12 @@ def _others(rows: Iterable[LedgerRow], claims: Iterable[Claim], declared: dict[s
 
 
 def _part(
-    config: Config, id: str, binding: Binding | None, rows: Sequence[LedgerRow], claims: Sequence[Claim]
+    config: Config,
+    id: str,
+    binding: Binding | None,
+    rows: Sequence[LedgerRow],
+    claims: Sequence[Claim],
+    kept: Sequence[KeptEvent],
 ) -> Part:
     now = config.now()
     own = tuple(row for row in rows if row.binding_id == id)
@@ -136,7 +149,7 @@ def _part(
     if binding is not None:
         said = Declared(binding.source, binding.document, binding.event, binding.create, binding.enabled)
     reached = tuple(_reached(config, *each) for each in _executions(config, binding, own))
-    return Part(id, said, held, own, reached)
+    return Part(id, said, held, own, reached, tuple(each for each in kept if each.binding_id == id))
 
 
 def _executions(config: Config, binding: Binding | None, rows: Sequence[LedgerRow]) -> list[tuple[str, str]]:
@@ -157,8 +170,19 @@ def _reached(config: Config, execution_id: str, message_id: str) -> Reached:
     story = reading.story_of(config, execution_id)
     if story is None:
         return Reached(execution_id, addresses.by_execution(config, execution_id), None, (), None)
-    return Reached(execution_id, story.address, story.execution, _inputs_of(story, message_id), story.gap)
+    inputs = _inputs_of(story, message_id)
+    sends = _sends_of(config, story, inputs) if inputs else ()
+    return Reached(execution_id, story.address, story.execution, inputs, story.gap, sends)
 
 
 def _inputs_of(story: Story, message_id: str) -> tuple[Moment, ...]:
     return tuple(moment for moment in story.moments if moment.input.message_id == message_id)
+
+
+def _sends_of(config: Config, story: Story, inputs: Sequence[Moment]) -> tuple[Sent, ...]:
+    """What the execution sent in the steps of these inputs."""
+    log = [moment.input for moment in story.moments]
+    by_seq = dict(zip((row.seq for row in log), outgoing.revisions(log), strict=True))
+    steps = {by_seq[moment.input.seq] for moment in inputs}
+    found = outgoing.outgoing_of(config, story.execution.id).sends
+    return tuple(sent for sent in found if sent.revision in steps)

@@ -20,6 +20,7 @@ from statifier_router.cli.faults import TRACEBACK_VARIABLE, line_and_code
 from statifier_router.cli.keeping_commands import prune, reap
 from statifier_router.cli.route_command import route
 from statifier_router.cli.schema_commands import migrate, verify
+from statifier_router.cli.waiting_commands import deferrals, timers
 
 NAME = "statifier-router"
 
@@ -72,5 +73,9 @@ def program(context: click.Context, reference: str | None) -> None:
         click.echo(context.get_help())
 
 
-for each in (demo, migrate, verify, route, ledger, explain, execution, doctor, reap, prune):
+_COMMANDS = (
+    demo, migrate, verify, route, ledger, explain, execution, timers, deferrals, doctor, reap, prune,
+)  # fmt: skip
+
+for each in _COMMANDS:
     program.add_command(each)

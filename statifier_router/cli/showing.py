@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.text import Text
 
 from statifier_router.cli import instants
-from statifier_router.cli.answers import Screen, cell, table
+from statifier_router.cli.answers import Screen, cell, clean, table
+from statifier_router.cli.outgoing import Outgoing, Sent
 from statifier_router.cli.reading import Moment
 
 
@@ -36,6 +39,40 @@ def show_moments(moments: tuple[Moment, ...], screen: Screen, *, last: int | Non
             cell(change(moment) + errors),
         )
     screen.print(made)
+
+
+def show_sends(sends: Sequence[Sent], screen: Screen, *, last: int | None = None) -> None:
+    """What was sent as a table, or only the `last` of it; nothing where nothing was."""
+    shown = sends if last is None else sends[-last:]
+    if not shown:
+        return
+    screen.say()
+    if len(shown) < len(sends):
+        screen.say(f"{len(sends) - len(shown):,} earlier sends; --all shows them", "dim")
+    made = table("sent in step", "event", "to", "became", numbers=["sent in step"])
+    for sent in shown:
+        style = "yellow" if sent.kind == "refused" else ""
+        made.add_row(cell(sent.revision), cell(sent.event), cell(sent.to), cell(sent.became, style))
+    screen.print(made)
+
+
+def show_waiting(outgoing: Outgoing, screen: Screen) -> None:
+    """Which timers are pending and what is kept, a line each."""
+    if not (outgoing.timers or outgoing.kept):
+        return
+    screen.say()
+    for timer in outgoing.timers:
+        to = "" if timer.target is None else f" to {timer.target}"
+        line = f"timer: {timer.event.name}{to}, due {instants.shown(timer.due_at)}"
+        if timer.last_error is not None:
+            line += (
+                f"; tried {timer.tries} times, again {instants.shown(timer.next_try_at)}: {timer.last_error}"
+            )
+        screen.say(clean(line))
+    for kept in outgoing.kept:
+        screen.say(
+            clean(f"kept: {kept.event.name} of message {kept.message_id}, until {instants.shown(kept.until)}")
+        )
 
 
 def change(moment: Moment) -> str:
