@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from statifier_router import Config, Event, Tables
+from statifier_router import Config, Event, Tables, addresses, executions, ledger, timers
 
 ROOT = Path(__file__).parents[1]
 GITHUB = ROOT / "examples" / "github"
@@ -44,6 +44,10 @@ def pull_request(action: str, **more: object) -> dict[str, object]:
     return repository(action=action, pull_request={"number": 12, "merged": False, **more})
 
 
+def review(state: str) -> dict[str, object]:
+    return repository(action="submitted", pull_request={"number": 12}, review={"state": state})
+
+
 def issue(action: str, number: object = 3) -> dict[str, object]:
     return repository(action=action, issue={"number": number})
 
@@ -63,11 +67,13 @@ EVENTS = [
         ],
     },
     {"name": "organization", "examples": [{"action": "renamed", "organization": {"login": "octo"}}]},
+    {"name": "pull_request_review", "examples": [review("approved"), review("approved")]},
     {
         "name": "pull_request",
         "examples": [
-            pull_request("opened"),
-            pull_request("opened"),
+            pull_request("opened", number=13, draft=False),
+            pull_request("opened", draft=False),
+            pull_request("opened", draft=False),
             pull_request("closed", merged=None),
             pull_request("closed", merged=True),
         ],
@@ -79,17 +85,18 @@ EVENTS = [
 ]
 
 FIRST = {
-    "created_and_delivered": 2,  # issue 3, pull request 12
+    "created_and_delivered": 3,  # issue 3, pull requests 12 and 13
+    "deferred": 1,  # a review that came before its pull request
     "delivered": 2,  # its deletion, its merge
     "dropped: finished": 1,  # reopened after it was deleted
     "dropped: no_execution": 1,  # the comment came before the issue
     "dropped: unmatched_event": 1,  # a run that completed without a conclusion
-    "duplicate": 1,  # the same payload twice in the file
+    "duplicate": 2,  # the same payload twice in the file
     "key_refused": 2,  # a null for a number; no repository
     "no_match": 2,  # pinned; merged is neither true nor false
     "unrouted": 1,  # an organisation's event
 }
-SECOND = {"duplicate": 8, "key_refused": 2, "no_match": 2, "unrouted": 1}
+SECOND = {"duplicate": 11, "key_refused": 2, "no_match": 2, "unrouted": 1}
 
 
 @pytest.fixture
@@ -120,8 +127,27 @@ def test_every_payload_has_an_honest_outcome_and_the_second_pass_changes_nothing
     assert summary.pop("passes") == [FIRST, SECOND]
     assert summary == {name: FIRST.get(name, 0) + SECOND.get(name, 0) for name in FIRST | SECOND}
     # What it left behind folds, like every execution of these tests.
-    config = Config(database.engine(), charts=charts.charts(), tables=Tables(prefix="github_example_"))
-    make_config.watch(config)
+    make_config.watch(_config(database, charts))
+
+
+def _config(database, charts):
+    return Config(database.engine(), charts=charts.charts(), tables=Tables(prefix="github_example_"))
+
+
+def test_what_a_pull_request_says_to_the_world(database, payloads, charts):
+    """A review that came first lands when its pull request does; a merge is told to the release of its
+    repository; two days without a review leave a reminder in the outbox.
+    """
+    done = run("--url", database.url, payloads)
+    assert counts(done)["deferred"] == 1
+    config = _config(database, charts)
+    told = [row.outcome for row in ledger.rows(config, binding_id="review-submitted")]
+    assert told == ["deferred", "duplicate", "delivered", "duplicate", "duplicate"]
+    address = addresses.find(config, "github.com", "release", "octo/repo")
+    assert executions.fetch(config, address.execution_id).position["data"]["merged"] == [12]
+    reminded = [line.split() for line in done.stdout.splitlines() if "review_missing" in line]
+    assert reminded == [["review_missing", "octo/repo#13"]]
+    assert timers.pending(config) == []
 
 
 def test_a_second_run_begins_anew(database, payloads):
@@ -133,8 +159,14 @@ def test_without_a_url_a_temporary_file_is_used(payloads):
     """No database has to be there, and the states are told."""
     done = run(payloads)
     assert counts(done)["passes"] == [FIRST, SECOND]
-    states = {line.split()[1]: line.split()[2] for line in done.stdout.splitlines() if "octo/repo#" in line}
-    assert states == {"octo/repo#3": "gone", "octo/repo#12": "merged", "octo/repo#7": "queued"}
+    lines = [line.split() for line in done.stdout.splitlines() if "octo/repo#" in line and "steps" in line]
+    states = {words[1]: words[2] for words in lines}
+    assert states == {
+        "octo/repo#3": "gone",
+        "octo/repo#12": "merged",
+        "octo/repo#13": "open,",
+        "octo/repo#7": "queued",
+    }
 
 
 def test_check_fails_where_the_counts_differ(payloads):
@@ -170,7 +202,9 @@ def test_a_push_takes_an_approval_back(charts):
     assert stepped(charts, "pull_request", approval).active == ("open", "approved")
     pushed = stepped(charts, "pull_request", approval, ("pushed_to", {}))
     assert pushed.active == ("open", "unreviewed")
-    merged = stepped(charts, "pull_request", approval, ("merged", {}))
+    who = {"repository": {"full_name": "octo/repo"}, "pull_request": {"number": 12}}
+    merged = stepped(charts, "pull_request", approval, ("merged", who))
+    assert [(effect.target, effect.data["key"]) for effect in merged.effects] == [("execution", "octo/repo")]
     assert (merged.active, merged.status) == (("merged",), "completed")
 
 

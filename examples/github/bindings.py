@@ -6,7 +6,9 @@ A key is the repository and the number in it, so that pull request 2 of two repo
 
 from __future__ import annotations
 
-from statifier_router import Binding, join
+from datetime import timedelta
+
+from statifier_router import Binding, Defer, OutboxRoute, join
 
 PULL_REQUEST = join("repository.full_name", "pull_request.number")
 ISSUE = join("repository.full_name", "issue.number")
@@ -64,6 +66,7 @@ LIVES = [
         key=PULL_REQUEST,
         document="pull_request",
         event="merged",
+        data=("repository.full_name", "pull_request.number"),
     ),
     Binding(
         id="pull-request-closed",
@@ -160,7 +163,8 @@ LIVES = [
     ),
 ]
 
-# What is said about them is of interest only where their life is known: it never begins one.
+# What is said about them is of interest only where their life is known: it never begins one. A review may
+# come before its pull request is told of: it is kept for as long as its claim, and lands with it.
 TALK = [
     Binding(
         id="issue-commented",
@@ -181,6 +185,7 @@ TALK = [
         event="reviewed",
         data=("review.state",),
         create="never",
+        missing=Defer(timedelta(hours=72)),
     ),
     Binding(
         id="review-dismissed",
@@ -190,6 +195,7 @@ TALK = [
         document="pull_request",
         event="review_dismissed",
         create="never",
+        missing=Defer(timedelta(hours=72)),
     ),
     Binding(
         id="thread-resolved",
@@ -203,3 +209,5 @@ TALK = [
 ]
 
 BINDINGS = [*LIVES, *TALK]
+
+ROUTES = {"reminders": OutboxRoute("reminders")}

@@ -1,4 +1,4 @@
-"""The lives of a pull request, an issue and a workflow run: an SCXML document each, beside this file."""
+"""The lives of pull requests, issues, workflow runs and releases: an SCXML document each, beside this file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from statifier_router import ChartRegistry
 from statifier_router.interpreters import statemachine
 
-DOCUMENTS = ("pull_request", "issue", "workflow_run")
+DOCUMENTS = ("pull_request", "issue", "workflow_run", "release")
 
 
 def charts() -> ChartRegistry:

@@ -16,11 +16,13 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 
-from bindings import BINDINGS
+from bindings import BINDINGS, ROUTES
 from charts import charts
 from payloads import Unusable, default_file, message, read
+from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from statifier_router import (
@@ -34,6 +36,7 @@ from statifier_router import (
     ledger,
     migrations,
     route,
+    timers,
 )
 
 EXPECTED = Path(__file__).with_name("expected.json")
@@ -89,7 +92,7 @@ def _configure(url: str) -> Config:
     with engine.begin() as connection:
         migrations.down(connection, tables=TABLES, to=0)
         migrations.up(connection, tables=TABLES)
-    return Config(engine, charts=charts(), bindings=BINDINGS, tables=TABLES)
+    return Config(engine, charts=charts(), bindings=BINDINGS, routes=ROUTES, tables=TABLES)
 
 
 def _run(config: Config, messages: list[Message]) -> dict[str, object]:
@@ -101,6 +104,7 @@ def _run(config: Config, messages: list[Message]) -> dict[str, object]:
         passes.append(_total(by_event.values()))
         _print_table(title, by_event)
     _print_executions(config)
+    _print_two_days_later(config)
     summary: dict[str, object] = {**_total(passes), "passes": passes}
     print(json.dumps(summary))
     return summary
@@ -154,6 +158,18 @@ def _print_executions(config: Config) -> None:
         assert execution is not None
         who = f"{execution.document:14} {execution.key:44}"
         print(f"  {who} {', '.join(execution.active):18} {execution.revision:3} steps, {execution.status}")
+    print()
+
+
+def _print_two_days_later(config: Config) -> None:
+    """What a job that fires timers would have found by then: pull requests that nobody has reviewed."""
+    fired = timers.fire_due(config, now=config.now() + timedelta(days=2))
+    print(f"two days later: {fired.fired} timers fire")
+    outbox = config.schema.outbox
+    with config.engine.connect() as connection:
+        for event in connection.execute(select(outbox.c.event).order_by(outbox.c.id)).scalars():
+            told = json.loads(event)
+            print(f"  {told['name']:14} {told['data']['pull_request']}")
     print()
 
 
