@@ -1,4 +1,4 @@
-"""The lives of pull requests, issues, workflow runs and releases: an SCXML document each, beside this file."""
+"""The lives of pull requests, issues, workflow runs and releases: each an SCXML document beside this file."""
 
 from __future__ import annotations
 
