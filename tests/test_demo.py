@@ -68,7 +68,7 @@ def test_the_whole_demo_in_a_process_of_its_own(here):
         "duplicate",
         "dropped: finished",
         "dropped: unmatched_event",
-        "dropped: no_execution",
+        "deferred",
         "unrouted",
         "no_match",
         "key_refused",
@@ -84,6 +84,13 @@ def test_the_whole_demo_in_a_process_of_its_own(here):
     finally:
         config.engine.dispose()
     del document["outcomes"]["no_match"]
+    meanwhile = document["meanwhile"]
+    assert meanwhile["timers_fired"] == counted.pop("timer_fired") > 0
+    assert meanwhile["notices"] > meanwhile["timers_fired"]
+    # What was kept has a second row, when it landed or was dropped.
+    counted["delivered"] -= meanwhile["kept_landed"]
+    counted["dropped: unmatched_event"] -= meanwhile["kept_expired"]
+    assert meanwhile["kept_expired"] > 0
     assert counted == document["outcomes"]
     assert stored is not None
     assert (stored.status, stored.active) == ("completed", ("delivered",))

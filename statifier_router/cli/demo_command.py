@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -15,14 +15,16 @@ import click
 from attrs import frozen
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
+from sqlalchemy import func, select
 
-from statifier_router import clock
+from statifier_router import clock, deferrals, timers
 from statifier_router.cli import reading
 from statifier_router.cli.answers import Answer, Screen, cell, clean, table
 from statifier_router.cli.commanding import command
 from statifier_router.cli.showing import change
 from statifier_router.cli.tallies import Tally, in_order
 from statifier_router.config import Config
+from statifier_router.transactions import reading as reading_on
 
 _REFERENCE = "statifier_router.demo:config"
 _WELCOME = (
@@ -37,7 +39,7 @@ _MEANINGS = {
     "duplicate": "the same message again: nothing was stepped",
     "dropped: finished": "the parcel's life had ended already",
     "dropped: unmatched_event": "not taken: too late, or older than what was known",
-    "dropped: no_execution": "nobody knows it, and a cancellation creates none",
+    "deferred": "cancelled before it was ordered: kept, if the order is late",
     "unrouted": "no binding is for such a message",
     "key_refused": "a barcode that is a number: told, never guessed",
 }
@@ -56,6 +58,7 @@ class _Page:
     tally: Tally
     lines: tuple[dict[str, Any], ...]
     commands: tuple[tuple[str, str], ...]
+    meanwhile: Mapping[str, int]
 
 
 @command("demo", configured=False)
@@ -95,10 +98,27 @@ def demo(*, database: Path | None, seed: int) -> Answer:
             tally=tally,
             lines=tuple(_lines(config, shown)),
             commands=tuple(_commands(database, shown)),
+            meanwhile=_meanwhile(config, shown),
         )
     finally:
         config.engine.dispose()
     return Answer(_document(page), lambda screen: _show(page, screen))
+
+
+def _meanwhile(config: Config, shown: Any) -> dict[str, int]:
+    """What came of messages and of time besides their own outcomes."""
+    kept = sum(outcome.recorded == "deferred" for each in shown.outcomes for outcome in each)
+    waiting = len(deferrals.pending(config))
+    with reading_on(config) as connection:
+        notices = connection.execute(select(func.count()).select_from(config.schema.outbox)).scalar_one()
+    return {
+        "notices": notices,
+        "timers_fired": shown.fired,
+        "timers_pending": len(timers.pending(config)),
+        "kept_landed": kept - waiting - shown.expired,
+        "kept_expired": shown.expired,
+        "kept": waiting,
+    }
 
 
 def _lines(config: Config, shown: Any) -> Iterator[dict[str, Any]]:
@@ -128,6 +148,7 @@ def _document(page: _Page) -> dict[str, Any]:
         "messages": page.tally.messages,
         "outcomes": page.tally.outcomes(),
         "by_binding": page.tally.by_binding,
+        "meanwhile": page.meanwhile,
         "story": {"parcel": page.parcel, "execution_id": page.execution_id, "messages": page.lines},
         "next": [line for _, line in page.commands],
     }
@@ -142,6 +163,12 @@ def _show(page: _Page, screen: Screen) -> None:
     screen.say()
     screen.say("What became of them, by binding", "bold")
     _show_outcomes(page, screen)
+    screen.say()
+    told = page.meanwhile
+    screen.say(
+        f"{told['notices']:,} notices are in the outbox: {told['timers_fired']:,} of parcels that were "
+        "quiet for six hours."
+    )
     screen.say()
     screen.say(f"The story of parcel {page.parcel}", "bold")
     _show_story(page, screen)

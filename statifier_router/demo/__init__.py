@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from statifier_router.config import Config
-from statifier_router.demo.bindings import BINDINGS
+from statifier_router.demo.bindings import BINDINGS, ROUTES
 from statifier_router.demo.charts import charts
 from statifier_router.dialect import create_engine
 from statifier_router.errors import ConfigError
@@ -33,4 +33,4 @@ def config(database: Path | None = None) -> Config:
             f"the demo has no database at {path}: run statifier-router demo first, "
             f"or name its file in {VARIABLE}"
         )
-    return Config(create_engine(f"sqlite:///{path}"), charts=charts(), bindings=BINDINGS)
+    return Config(create_engine(f"sqlite:///{path}"), charts=charts(), bindings=BINDINGS, routes=ROUTES)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from statifier_router.bindings import Binding
+from datetime import timedelta
+
+from statifier_router.bindings import Binding, Defer
+from statifier_router.sends import OutboxRoute
+
+ROUTES = {"notices": OutboxRoute("notices")}
 
 BINDINGS = (
     Binding(
@@ -22,8 +27,9 @@ BINDINGS = (
         document="parcel",
         event="cancelled",
         data=("at",),
-        # A parcel nobody has heard of needs no state machine to be cancelled.
+        # A parcel nobody has heard of needs no state machine to be cancelled; but its order may be late.
         create="never",
+        missing=Defer(timedelta(hours=4)),
     ),
     Binding(
         id="pickups",
