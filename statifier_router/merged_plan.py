@@ -195,7 +195,9 @@ def close_step(frame: Frame, schema: Schema, pending: Pending, entry: ledger.Ent
         values["execution_position"] = encode(after.position)
         values["execution_active"] = encode(after.active)
     _add_rest(values, pending, entry)
-    statement = closed_step(schema, len(pending.inputs), moved=pending.moved, guarded=_travels_with_commit(frame))
+    statement = closed_step(
+        schema, len(pending.inputs), moved=pending.moved, guarded=_travels_with_commit(frame)
+    )
     _close(frame, statement, values, partial(StaleRevision, before.id, before.revision))
 
 
