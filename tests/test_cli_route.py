@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import types
+from functools import partial
 
 import pytest
 
@@ -258,6 +259,8 @@ def test_an_interrupted_run_says_how_far_it_came(host):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A run in the background of a shell ignores interruptions, and its children would too.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - it takes no lock
         **host,
     )
     child.stdin.write(f"{line('m-1')}\nbad\n")
