@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import define, field, frozen
 
+from statifier_router import arrays as columns
 from statifier_router import batch_statements as statements
 from statifier_router import batch_writes, deferral_table, delivery, dialect
 from statifier_router.addresses import FRESH_LEVELS
@@ -108,9 +109,9 @@ class _Set:
                 first.setdefault(claim_of(task), (item, task))
         keys = sorted(first)
         claims = [first[key][1].claim for key in keys]
-        values = statements.keyed(keys, statements.CLAIM) | {
-            "digest": statements.array([claim.digest for claim in claims]),
-            "expires_at": statements.array([claim.expires_at for claim in claims]),
+        values = columns.keyed(keys, statements.CLAIM) | {
+            "digest": columns.array([claim.digest for claim in claims]),
+            "expires_at": columns.array([claim.expires_at for claim in claims]),
             "earliest": min(task.now for item in self.items for task in item.tasks),
         }
         bound = self.frame.lock_timeout
@@ -130,7 +131,7 @@ class _Set:
             return
         reading = statements.standing(self.config.schema)
         for *key, digest, expires_at in reading.rows(
-            self.frame.connection, statements.keyed(keys, statements.CLAIM)
+            self.frame.connection, columns.keyed(keys, statements.CLAIM)
         ):
             held = Held(digest, expires_at)
             self.known.claims[_key(key)] = held
@@ -159,7 +160,7 @@ class _Set:
         reading = statements.found(self.config.schema)
         found: dict[Place, str | None] = {}
         for nth, execution_id, isolation in reading.rows(
-            self.frame.connection, statements.keyed(places, statements.PLACE)
+            self.frame.connection, columns.keyed(places, statements.PLACE)
         ):
             if isolation not in FRESH_LEVELS:
                 # A stricter transaction does not see what it raced with: each delivery tells that.
@@ -173,9 +174,9 @@ class _Set:
             self.frame.minted = item.minted
             minted[place] = delivery.minted(self.config, self.frame, task)
         places = sorted(minted)
-        values = statements.keyed(places, statements.PLACE) | {
-            "execution_id": statements.array([minted[place] for place in places]),
-            "inserted_at": statements.array([absent[place][1].now for place in places]),
+        values = columns.keyed(places, statements.PLACE) | {
+            "execution_id": columns.array([minted[place] for place in places]),
+            "inserted_at": columns.array([absent[place][1].now for place in places]),
         }
         added = statements.added(self.config.schema).rows(self.frame.connection, values)
         inserted = {execution_id for (execution_id,) in added}
@@ -194,8 +195,8 @@ class _Set:
         """Give up where events are kept by these addresses; none can be kept there any more."""
         numbers = sorted(deferral_table.lock_number(self.config.tables, *place) for place in places)
         own = self.frame.connection
-        statements.places_locked().rows(own, {"number": statements.array(numbers)})
-        if statements.kept(self.config.schema).rows(own, statements.keyed(places, statements.PLACE)):
+        statements.places_locked().rows(own, {"number": columns.array(numbers)})
+        if statements.kept(self.config.schema).rows(own, columns.keyed(places, statements.PLACE)):
             give_up()
 
     def _lock(self) -> None:
@@ -204,7 +205,7 @@ class _Set:
         if not ids:
             return
         reading = statements.locked(self.config.schema)
-        found = reading.rows(self.frame.connection, {"ids": statements.array(ids)})
+        found = reading.rows(self.frame.connection, {"ids": columns.array(ids)})
         self._loaded = {execution.id: execution for execution in map(rows.from_row, found)}
         self.known.executions = {each: self._loaded.get(each) for each in ids}
         # While it waited, an address may have been reaped, and given anew.
@@ -266,7 +267,7 @@ class _Set:
                 give_up()
         if free:
             statements.unclaim(self.config.schema).count(
-                self.frame.connection, statements.keyed(free, statements.CLAIM)
+                self.frame.connection, columns.keyed(free, statements.CLAIM)
             )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from statifier_router import arrays as columns
 from statifier_router import batch_statements as statements
 from statifier_router import ledger
 from statifier_router.batch_acts import Known
@@ -31,7 +32,7 @@ def write(connection: Connection, schema: Schema, known: Known, loaded: Mapping[
     _write_effects(connection, schema, known.effects)
     if known.ledger:
         values = [ledger.as_values(entry) for entry in known.ledger]
-        statements.recorded(schema).count(connection, statements.arrays(values, values[0]))
+        statements.recorded(schema).count(connection, columns.arrays(values, values[0]))
 
 
 def _write_created(connection: Connection, schema: Schema, known: Known) -> None:
@@ -39,7 +40,7 @@ def _write_created(connection: Connection, schema: Schema, known: Known) -> None
         return
     # Sorted: it waits where another transaction is inserting the same id.
     values = [rows.as_values(_execution(known, each)) for each in sorted(known.created)]
-    written = statements.created(schema).count(connection, statements.arrays(values, values[0]))
+    written = statements.created(schema).count(connection, columns.arrays(values, values[0]))
     if written != len(values):
         give_up()
 
@@ -64,7 +65,7 @@ def _write_stepped(
                 "active": encode(list(after.active)) if moved else None,
             }
         )
-    written = statements.moved(schema).count(connection, statements.arrays(values, values[0]))
+    written = statements.moved(schema).count(connection, columns.arrays(values, values[0]))
     if written != len(values):
         give_up()
 
@@ -83,7 +84,7 @@ def _write_inputs(connection: Connection, schema: Schema, known: Known) -> None:
     for execution_id, row in known.inputs:
         values.append({"execution_id": execution_id, "seq": before[execution_id], **row.values()})
         before[execution_id] += 1
-    statements.logged(schema).count(connection, statements.arrays(values, values[0]))
+    statements.logged(schema).count(connection, columns.arrays(values, values[0]))
 
 
 def _write_addresses(connection: Connection, schema: Schema, known: Known) -> None:
@@ -91,13 +92,13 @@ def _write_addresses(connection: Connection, schema: Schema, known: Known) -> No
     idle = [(*place, each) for place, each in known.added.items() if known.places[place] is None]
     if idle:
         names = (*statements.PLACE, "execution_id")
-        statements.removed(schema).count(connection, statements.keyed(idle, names))
+        statements.removed(schema).count(connection, columns.keyed(idle, names))
     if known.stamps:
         places = sorted(known.stamps)
         seen = [known.stamps[place] for place in places]
-        values = statements.keyed(places, statements.PLACE) | {
-            "execution_id": statements.array([execution_id for execution_id, _ in seen]),
-            "terminal_seen_at": statements.array([at for _, at in seen]),
+        values = columns.keyed(places, statements.PLACE) | {
+            "execution_id": columns.array([execution_id for execution_id, _ in seen]),
+            "terminal_seen_at": columns.array([at for _, at in seen]),
         }
         statements.stamped(schema).count(connection, values)
 
@@ -106,8 +107,8 @@ def _write_effects(connection: Connection, schema: Schema, effects: Effects) -> 
     # First: what the batch arms bears its own cancellations.
     if effects.cancels:
         names = ("execution_id", "send_id")
-        statements.cancelled(schema).count(connection, statements.keyed(list(effects.cancels), names))
+        statements.cancelled(schema).count(connection, columns.keyed(list(effects.cancels), names))
     if effects.timers:
-        statements.armed(schema).count(connection, statements.arrays(effects.timers, statements.ARMED))
+        statements.armed(schema).count(connection, columns.arrays(effects.timers, statements.ARMED))
     if effects.outbox:
-        statements.sent(schema).count(connection, statements.arrays(effects.outbox, effects.outbox[0]))
+        statements.sent(schema).count(connection, columns.arrays(effects.outbox, effects.outbox[0]))
