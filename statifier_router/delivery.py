@@ -316,6 +316,7 @@ def _driving(d: _Delivering, execution_id: str) -> Driving:
             context=task.context,
             door=task.door,
             digest=task.digest,
+            gathered=d.acts.gathered,
         ),
         journal=d.acts.journal,
         keeps_unmatched=task.unmatched is not None,

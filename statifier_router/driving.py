@@ -27,6 +27,7 @@ from statifier_router.executor import (
     StepContext,
     Stepped,
 )
+from statifier_router.gathering import Gathered
 from statifier_router.messages import Event
 from statifier_router.steps import Chart
 from statifier_router.transactions import in_own_savepoint
@@ -60,6 +61,8 @@ class Input:
     context: Mapping[str, str] = field(repr=False)
     door: Door
     digest: str = field(repr=False)
+    # Where rows that the step hands off wait to be written with it; None: they are written at once.
+    gathered: Gathered | None = field(default=None, repr=False)
 
 
 OutgoingFor = Callable[[Frame, Input], Outgoing]

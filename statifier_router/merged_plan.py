@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from attrs import define, field
 from sqlalchemy import Connection
@@ -20,18 +20,23 @@ from sqlalchemy.exc import DBAPIError
 from statifier_router import claims, dialect, ledger
 from statifier_router.addresses import FRESH_LEVELS, Found
 from statifier_router.ambient import Frame
+from statifier_router.arrays import arrays
 from statifier_router.dialect import Prepared, Row
 from statifier_router.errors import ExecutionExists, StaleRevision
 from statifier_router.executions import rows
 from statifier_router.executions.journal import NewInput
 from statifier_router.executor import TERMINAL, Execution
+from statifier_router.gathering import Gathered
 from statifier_router.jsontext import encode
 from statifier_router.merged_statements import (
     ADDED,
     EXECUTION,
     FOUND,
     ISOLATION,
+    OUTBOX,
     STATUS,
+    TIMERS,
+    Sends,
     closed_creation,
     closed_step,
     held,
@@ -161,25 +166,34 @@ class MergedActs(PlainActs):
         pending = self.journal
         entry = self._entry(outcome, execution_id, reason)
         if pending.created is not None:
-            close_creation(self.frame, self.config.schema, pending, entry)
+            close_creation(self.frame, self.config.schema, pending, entry, self.gathered)
         elif pending.before is not None and pending.after is not None:
-            close_step(self.frame, self.config.schema, pending, entry)
+            close_step(self.frame, self.config.schema, pending, entry, self.gathered)
         else:
             ledger.write(self.frame.connection, self.config.schema, entry)
 
 
-def close_creation(frame: Frame, schema: Schema, pending: Pending, entry: ledger.Entry) -> None:
+def close_creation(
+    frame: Frame, schema: Schema, pending: Pending, entry: ledger.Entry, gathered: Gathered | None = None
+) -> None:
     """Write a creation whole. Raises `ExecutionExists` where the id is taken."""
     assert pending.created is not None
     values = {f"execution_{name}": value for name, value in rows.as_values(pending.created).items()}
     _add_rest(values, pending, entry)
     details = pending.inputs[0].details
     values["input_0_details"] = None if details is None else encode(details)
-    statement = closed_creation(schema, len(pending.inputs), guarded=_travels_with_commit(frame))
+    statement = closed_creation(
+        schema,
+        len(pending.inputs),
+        guarded=_travels_with_commit(frame),
+        sends=_add_gathered(values, gathered),
+    )
     _close(frame, statement, values, partial(ExecutionExists, pending.created.id))
 
 
-def close_step(frame: Frame, schema: Schema, pending: Pending, entry: ledger.Entry) -> None:
+def close_step(
+    frame: Frame, schema: Schema, pending: Pending, entry: ledger.Entry, gathered: Gathered | None = None
+) -> None:
     """Write a step whole. Raises `StaleRevision` where the execution moved on."""
     before, after = pending.before, pending.after
     assert before is not None
@@ -196,7 +210,11 @@ def close_step(frame: Frame, schema: Schema, pending: Pending, entry: ledger.Ent
         values["execution_active"] = encode(after.active)
     _add_rest(values, pending, entry)
     statement = closed_step(
-        schema, len(pending.inputs), moved=pending.moved, guarded=_travels_with_commit(frame)
+        schema,
+        len(pending.inputs),
+        moved=pending.moved,
+        guarded=_travels_with_commit(frame),
+        sends=_add_gathered(values, gathered),
     )
     _close(frame, statement, values, partial(StaleRevision, before.id, before.revision))
 
@@ -213,6 +231,20 @@ def _close(
         frame.pipe.defer(statement, values, missed)
     elif not statement.count(frame.connection, values):
         raise missed()
+
+
+def _add_gathered(values: dict[str, Any], gathered: Gathered | None) -> Sends:
+    """Add what the step handed off; answers of which tables there are rows."""
+    if gathered is None:
+        return ()
+    sends: list[Literal["outbox", "timers"]] = []
+    if gathered.outbox:
+        sends.append("outbox")
+        values.update(arrays(gathered.outbox, OUTBOX, prefix="outbox_"))
+    if gathered.timers:
+        sends.append("timers")
+        values.update(arrays(gathered.timers, TIMERS, prefix="timers_"))
+    return tuple(sends)
 
 
 def _add_rest(values: dict[str, Any], pending: Pending, entry: ledger.Entry) -> None:

@@ -8,7 +8,7 @@ the ledger row. Between them the chart is stepped.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     bindparam,
@@ -22,6 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from statifier_router.arrays import column_types, given_rows, given_value
 from statifier_router.claims import taking
 from statifier_router.dialect import Prepared
 from statifier_router.schema import Schema
@@ -50,6 +51,11 @@ EXECUTION_COLUMNS = (
 # What a delivery writes of an input row beside its number and instant: of the create, and of an event.
 _CREATED = ("door", "message_id", "errors", "context", "details")
 _HEARD = ("door", "event", "message_id", "errors", "context")
+
+# Of which tables of sends there are rows to write, and what of each row.
+Sends = tuple[Literal["outbox", "timers"], ...]
+OUTBOX = ("queue", "key", "event", "context")
+TIMERS = ("key", "send_id", "target", "event", "context", "due_at", "next_try_at", "state")
 
 STATUS = EXECUTION + EXECUTION_COLUMNS.index("status")
 
@@ -131,8 +137,8 @@ def held(schema: Schema) -> Prepared:
 
 
 @lru_cache
-def closed_creation(schema: Schema, inputs: int, *, guarded: bool = False) -> Prepared:
-    """The new execution in its final form, its `inputs` first input rows, and the ledger row.
+def closed_creation(schema: Schema, inputs: int, *, guarded: bool = False, sends: Sends = ()) -> Prepared:
+    """The new execution in its final form, its `inputs` first input rows, what it sent, and the ledger row.
 
     No row: the id is taken, and nothing was written. `guarded` makes that a division by zero.
     """
@@ -148,12 +154,14 @@ def closed_creation(schema: Schema, inputs: int, *, guarded: bool = False) -> Pr
         _input(schema, added, at, literal_column(str(at)), _CREATED if at == 0 else _HEARD)
         for at in range(inputs)
     ]
-    return _closed(schema, added, rows, guarded)
+    return _closed(schema, added, [*rows, *_sent(schema, added, sends)], guarded)
 
 
 @lru_cache
-def closed_step(schema: Schema, inputs: int, *, moved: bool, guarded: bool = False) -> Prepared:
-    """The execution's changes at `from_revision`, its `inputs` next input rows, and the ledger row.
+def closed_step(
+    schema: Schema, inputs: int, *, moved: bool, guarded: bool = False, sends: Sends = ()
+) -> Prepared:
+    """The execution's changes at `from_revision`, its `inputs` next input rows, its sends, the ledger row.
 
     No row: the execution is no longer at that revision, and nothing was written.
     """
@@ -181,7 +189,7 @@ def closed_step(schema: Schema, inputs: int, *, moved: bool, guarded: bool = Fal
     for at in range(inputs):
         following = func.coalesce(last.c.seq, literal_column("-1")) + literal_column(str(at + 1))
         rows.append(_input(schema, stepped, at, following, _HEARD, last))
-    return _closed(schema, stepped, rows, guarded)
+    return _closed(schema, stepped, [*rows, *_sent(schema, stepped, sends)], guarded)
 
 
 def _input(
@@ -196,6 +204,32 @@ def _input(
         *(bindparam(f"input_{at}_{name}", type_=table.c[name].type) for name in names),
     ).select_from(written if beside is None else written.join(beside, true()))
     return insert(table).from_select(["execution_id", "seq", "at", *names], row).cte(f"input_{at}")
+
+
+def _sent(schema: Schema, written: Any, sends: Sends) -> list[Any]:
+    """Rows of the outbox and timers, in their order, exactly when the execution's row was written."""
+    made = []
+    for which in sends:
+        table = schema.outbox if which == "outbox" else schema.timers
+        names, more = (OUTBOX, _outbox_facts(table)) if which == "outbox" else (TIMERS, _TIMER_FACTS)
+        given = given_rows(column_types(table, names), prefix=f"{which}_")
+        row = select(
+            written.c.id, *more.values(), *(given_value(table, given, name) for name in names)
+        ).select_from(written.join(given, true()))
+        inserting = upsert(table).from_select(["execution_id", *more, *names], row.order_by(given.c.nth))
+        made.append(inserting.on_conflict_do_nothing(index_elements=[table.c.key]).cte(which))
+    return made
+
+
+_TIMER_FACTS: dict[str, Any] = {"tries": literal_column("0")}
+
+
+def _outbox_facts(table: Any) -> dict[str, Any]:
+    """What every row of one delivery has in common with its ledger row."""
+    return {
+        "scope": bindparam("ledger_scope", type_=table.c.scope.type),
+        "created_at": bindparam("now", type_=table.c.created_at.type),
+    }
 
 
 def _closed(schema: Schema, written: Any, inputs: list[Any], guarded: bool) -> Prepared:  # noqa: FBT001 - its two callers are above

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from attrs import define
+from attrs import define, field
 
-from statifier_router import addresses, claims, dialect, ledger
+from statifier_router import addresses, claims, dialect, ledger, outbox, timer_table
 from statifier_router.addresses import Found
 from statifier_router.ambient import Frame
 from statifier_router.config import Config
@@ -22,6 +22,7 @@ from statifier_router.executor import (
     StepContext,
     Stepped,
 )
+from statifier_router.gathering import Gathered
 from statifier_router.messages import Event
 from statifier_router.steps import Chart
 from statifier_router.tasks import Task
@@ -37,6 +38,11 @@ class Acts(Protocol):
     @property
     def journal(self) -> Journal | None:
         """Takes what the executor writes."""
+        ...
+
+    @property
+    def gathered(self) -> Gathered | None:
+        """Takes the rows that the step hands off, where this plan writes them; None where others do."""
         ...
 
     @property
@@ -93,6 +99,7 @@ class PlainActs:
     task: Task
     # A plain plan writes at once.
     journal: Journal | None = None
+    gathered: Gathered | None = field(factory=Gathered)
     adopts: bool = True
 
     def claim(self) -> bool:
@@ -162,9 +169,17 @@ class PlainActs:
         )
 
     def record(self, outcome: str, *, execution_id: str | None, reason: str | None) -> None:
-        """Write the delivery's ledger row."""
+        """Write what the step handed off, and the delivery's ledger row."""
+        self._write_gathered()
         entry = self._entry(outcome, execution_id, reason)
         ledger.write(self.frame.connection, self.config.schema, entry)
+
+    def _write_gathered(self) -> None:
+        if self.gathered is not None:
+            for row in self.gathered.outbox:
+                outbox.add(self.frame.connection, self.config.schema, row)
+            for row in self.gathered.timers:
+                timer_table.arm(self.frame.connection, self.config.schema, row)
 
     def _entry(self, outcome: str, execution_id: str | None, reason: str | None) -> ledger.Entry:
         task = self.task

@@ -15,10 +15,11 @@ from statifier_router.jsontext import encode
 from statifier_router.messages import Event, event_as_json
 from statifier_router.schema import Schema
 
+# What `arm` inserts of a timer.
+ARMED = ("key", "execution_id", "send_id", "target", "event", "context", "due_at", "next_try_at", "state")
 
-def arm(
-    connection: Connection,
-    schema: Schema,
+
+def row_of(
     *,
     key: str,
     execution_id: str,
@@ -27,30 +28,31 @@ def arm(
     event: Event,
     context: Mapping[str, str],
     due_at: datetime,
-) -> None:
-    """Insert one pending timer, or nothing where this key is there: the step was driven before."""
-    _arm(schema, dialect.kind(connection)).count(
-        connection,
-        {
-            "key": key,
-            "execution_id": execution_id,
-            "send_id": send_id,
-            "target": target,
-            "event": encode(event_as_json(event)),
-            "context": encode(dict(context)) if context else None,
-            "due_at": due_at,
-        },
-    )
+) -> dict[str, Any]:
+    """One pending timer, as it is stored."""
+    return {
+        "key": key,
+        "execution_id": execution_id,
+        "send_id": send_id,
+        "target": target,
+        "event": encode(event_as_json(event)),
+        "context": encode(dict(context)) if context else None,
+        "due_at": due_at,
+        "next_try_at": due_at,
+        "state": "pending",
+    }
+
+
+def arm(connection: Connection, schema: Schema, row: Mapping[str, Any]) -> None:
+    """Insert one timer, or nothing where this key is there: the step was driven before."""
+    _arm(schema, dialect.kind(connection)).count(connection, row)
 
 
 @lru_cache
 def _arm(schema: Schema, kind: str) -> Prepared:
     table = schema.timers
-    names = ("key", "execution_id", "send_id", "target", "event", "context", "due_at")
-    values: dict[str, Any] = {name: bindparam(name) for name in names}
-    values["state"] = literal_column("'pending'")
+    values: dict[str, Any] = {name: bindparam(name) for name in ARMED}
     values["tries"] = literal_column("0")
-    values["next_try_at"] = bindparam("due_at")
     return Prepared(
         dialect.insert_into(kind, table)
         .values(values)

@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from statifier_router import (
     Binding,
+    Config,
     ConfigError,
     Delivery,
     Event,
@@ -26,6 +27,7 @@ from statifier_router import (
     SQLExecutor,
     Step,
     StepFailed,
+    create_engine,
     deliver,
     deliver_event,
     executions,
@@ -35,6 +37,7 @@ from statifier_router import (
 )
 from tests.support.charts import NOW, Calling, delivery, envelope, message, obedient, registry, scans
 from tests.support.executors import OwnTables
+from tests.support.proxy import Proxy
 from tests.support.racing import WritingPlainly
 from tests.support.rows import everything, written
 from tests.support.told import (
@@ -353,6 +356,36 @@ def test_the_outbox(configure):
         "context": {"trace": "t"},
         "created_at": NOW,
     }
+
+
+@pytest.mark.parametrize(("pipeline", "waits"), [(False, 4), (True, 2)])
+def test_rows_that_are_handed_off_travel_with_the_step(postgresql, pipeline, waits):
+    """A delivery that fills the outbox, arms timers and finishes waits no more often than one that does
+    nothing of it; the rows are numbered in the order in which they were sent.
+    """
+    sends = [to("box", "one"), later(60, send_id="s"), to("box", "two"), later(90), to("box", "three")]
+    with Proxy(postgresql.url) as proxy:
+        engine = create_engine(proxy.url, pool_size=1, max_overflow=0)
+        config = Config(
+            engine,
+            charts=registry(a=told("a")),
+            routes={"box": OutboxRoute("box"), "done": OutboxRoute("box")},
+            on_complete="done",
+            pipeline=pipeline,
+        )
+        binding = scans(document="a", data=("effects", "end"))
+        # The driver prepares a statement once it has met it five times, at the cost of one turn.
+        for n in range(8):
+            deliver(config, binding, f"K{n}", Delivery(f"c-{n}", "acme", NOW, {}))
+            data = {"effects": sends, "end": True}
+            proxy.reset()
+            outcome = deliver(config, binding, f"K{n}", Delivery(f"m-{n}", "acme", NOW, data))
+            turns = proxy.turns
+        assert outcome.recorded == "delivered"
+        assert turns == waits
+        assert [name for _, name, _ in handed_off(config)[-4:]] == ["one", "two", "three", "done.execution"]
+        assert len(timers.pending(config, execution_id=outcome.execution_id)) == 2
+        engine.dispose()
 
 
 def test_the_outbox_goes_with_its_step(configure):

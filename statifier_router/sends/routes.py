@@ -76,9 +76,11 @@ class OutboxRoute:
         """Insert the row in the delivery's transaction."""
         if context.schema is None:
             raise ConfigError("OutboxRoute needs the context that the library hands it")
-        outbox.add(
-            context.connection,
-            context.schema,
+        outbox.add(context.connection, context.schema, self.row_of(event, key, context))
+
+    def row_of(self, event: Event, key: str, context: RouteContext) -> dict[str, Any]:
+        """The row, for whoever writes it together with others."""
+        return outbox.row_of(
             queue=self.queue,
             key=key,
             execution_id=context.execution_id,

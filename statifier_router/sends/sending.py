@@ -17,6 +17,7 @@ from statifier_router.executor import EffectRefused, Executor, KeyedEffect, Step
 from statifier_router.messages import Event
 from statifier_router.schema import Schema
 from statifier_router.sends import neighbours, routes
+from statifier_router.sends.routes import OutboxRoute
 from statifier_router.steps import NO_DATA, Cancel, Send
 from statifier_router.transactions import guarded
 
@@ -62,6 +63,8 @@ class Handler:
         """Hand one effect on, in the step's transaction and under the execution's lock."""
         effect = keyed.effect
         if isinstance(effect, Cancel):
+            if self.driven.gathered is not None:
+                self.driven.gathered.cancel(effect.send_id)
             timer_rows.cancel(self.frame.connection, self._schema, self.driven.execution_id, effect.send_id)
             return None
         if effect.type is not None and not self._knows(effect.type):
@@ -146,6 +149,10 @@ class Handler:
             context=driven.context,
             schema=config.schema,
         )
+        gathered = driven.gathered
+        if gathered is not None and type(instance) is OutboxRoute:
+            gathered.outbox.append(instance.row_of(event, key, context))
+            return None
         return routes.hand_off(self.frame, instance, event, key, context)
 
     def hand_off_later(self, name: str, event: Event, key: str) -> EffectRefused | None:
@@ -160,9 +167,7 @@ class Handler:
             due_at = self.driven.now + delay
         except OverflowError:
             return EffectRefused(f"a delay of {delay} leads past the last year", "error.execution")
-        timer_rows.arm(
-            self.frame.connection,
-            self._schema,
+        row = timer_rows.row_of(
             key=keyed.key,
             execution_id=self.driven.execution_id,
             send_id=send.send_id,
@@ -171,6 +176,10 @@ class Handler:
             context=self.driven.context,
             due_at=due_at,
         )
+        if self.driven.gathered is not None:
+            self.driven.gathered.timers.append(row)
+        else:
+            timer_rows.arm(self.frame.connection, self._schema, row)
         return None
 
     def _event(self, send: Send) -> Event:
