@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, DateTime, Integer, Text, cast
+from sqlalchemy.dialects.postgresql.base import ischema_names
 from sqlalchemy.types import TypeDecorator, UserDefinedType
 
 from statifier_router.clock import as_utc
@@ -78,8 +79,32 @@ class JsonText(TypeDecorator[str]):
     cache_ok = True
 
 
+class _TransactionId(UserDefinedType[int]):
+    """PostgreSQL `xid8`, which counts on for ever and compares by age, as an integer of Python."""
+
+    cache_ok = True
+    # An integer is not cast to it; its text is.
+    render_bind_cast = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "XID8"
+
+    def bind_processor(self, dialect: Dialect) -> Any:
+        del dialect
+        return lambda value: None if value is None else str(value)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        del dialect, coltype
+        return lambda value: None if value is None else int(value)
+
+
+# What SQLAlchemy finds in a database it would otherwise warn of, here and in a host's autogenerate.
+ischema_names.setdefault("xid8", _TransactionId)
+
 # Bytewise comparison, whatever the database's locale; SQLite's own is bytewise.
 NAME: TypeEngine[str] = Text(collation="C").with_variant(Text(), "sqlite")
 BIG: TypeEngine[int] = BigInteger()
 # Only a column of exactly the type INTEGER can be AUTOINCREMENT on SQLite.
 IDENTITY: TypeEngine[int] = BigInteger().with_variant(Integer(), "sqlite")
+# The id of a transaction; on SQLite an integer that is always 0.
+XID: TypeEngine[int] = _TransactionId().with_variant(Integer(), "sqlite")

@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from statifier_router.columns import BIG, IDENTITY, NAME, Instant, JsonText
+from statifier_router.outbound_tables import outbound_tables, xid_column
 from statifier_router.tables import Tables
 
 __all__ = ["NOT_TERMINAL", "TERMINAL", "Instant", "JsonText", "Schema", "schema_of"]
@@ -48,6 +49,13 @@ class Schema:
     timers: Table
     outbox: Table
     deferred: Table
+    changes: Table
+    rules: Table
+    records: Table
+    operations: Table
+    chains: Table
+    breakers: Table
+    audit: Table
     schema_version: Table
 
 
@@ -69,6 +77,7 @@ def schema_of(tables: Tables) -> Schema:
         timers=_timers(metadata, prefix),
         outbox=_outbox(metadata, prefix),
         deferred=_deferred(metadata, prefix),
+        **outbound_tables(metadata, prefix),
         schema_version=_schema_version(metadata, prefix),
     )
 
@@ -287,9 +296,12 @@ def _outbox(metadata: MetaData, prefix: str) -> Table:
         _json("event"),
         _json("context", nullable=True),
         _instant("created_at"),
+        xid_column(),
         PrimaryKeyConstraint("id", name=f"{name}_pk"),
         UniqueConstraint("key", name=f"{name}_key"),
         Index(f"{name}_queue_id", "queue", "id"),
+        # The order of a scan: ids of transactions that overlap do not appear in their own.
+        Index(f"{name}_queue_xid_id", "queue", "xid", "id"),
         sqlite_autoincrement=True,
     )
 

@@ -36,9 +36,19 @@ COLUMNS = {
     "ledger": "id binding_id? message_id scope outcome key? execution_id? reason? inserted_at",
     "charts": "content_hash interpreter document? version? source created_at retired_at?",
     "timers": "key execution_id send_id? target? event context? due_at state tries next_try_at last_error?",
-    "outbox": "id queue key execution_id scope event context? created_at",
+    "outbox": "id queue key execution_id scope event context? created_at xid",
     "deferred": "id scope document key execution_id? binding_id message_id event context? until created_at",
     "publications": "document everywhere scope content_hash published_at",
+    "changes": "seq xid entity source_id signal data? deleted created_at",
+    "rules": "name digest definition cursor? paused lease_owner? lease_token lease_until? closed_since?",
+    "records": "rule source_id status remote_id? signal attempts next_attempt_at? error_kind? last_error? "
+    "parked_at? acknowledged_at? generation row_version updated_at",
+    "operations": "rule source_id verb key signal payload? in_doubt lease_token chain_id row_version? "
+    "started_at",
+    "chains": "id rule state phase due_before digest job_seq heartbeat_at position? end? fault_kind? "
+    "fault_source_id? fault_text? counters",
+    "breakers": "target state failures open_until? probe_until? trips",
+    "audit": "id actor action selection count reason? at",
     "schema_version": "version applied_at",
 }
 LATE = timezone(timedelta(hours=-11, minutes=-30))

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from statifier_router import dialect as databases
 from statifier_router.errors import ConfigError, SchemaError
-from statifier_router.migrations import v0001, v0002, v0003
+from statifier_router.migrations import v0001, v0002, v0003, v0004
 from statifier_router.tables import Tables
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LATEST", "current", "down", "sql", "up", "verify"]
 
-_VERSIONS: tuple[Version, ...] = (v0001.VERSION, v0002.VERSION, v0003.VERSION)
+_VERSIONS: tuple[Version, ...] = (v0001.VERSION, v0002.VERSION, v0003.VERSION, v0004.VERSION)
 
 LATEST = len(_VERSIONS)
 
