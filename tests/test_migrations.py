@@ -50,7 +50,8 @@ SELECT concat_ws(' ', relname, relkind, reloptions) FROM classes
 UNION ALL
 SELECT concat_ws(' ', c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
                  a.attidentity, l.collname, pg_get_expr(d.adbin, d.adrelid))
-  FROM classes c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND c.relkind <> 'S'
+  FROM classes c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND c.relkind <> 'S'
+                      AND NOT a.attisdropped
   LEFT JOIN pg_collation l ON l.oid = a.attcollation
   LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 UNION ALL
