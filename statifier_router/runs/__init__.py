@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from statifier_router.runs.ends import BUSY, ENDED, MORE, ChainEnd, ChainId, JobEnd
 from statifier_router.runs.faults import (
     Gone,
     ImpossibleCandidate,
+    JobTimedOut,
     LedgerRowAppeared,
     NoWriter,
     RecordFault,
@@ -13,8 +15,11 @@ from statifier_router.runs.faults import (
     Throttled,
     TimedOut,
     Unavailable,
+    Unclassified,
     UnsupportedVerb,
 )
+from statifier_router.runs.health import ALWAYS_OPEN, ConnectionHealth
+from statifier_router.runs.outbound import Outbound
 from statifier_router.runs.records import ChangeSource, Position, Record
 from statifier_router.runs.rules import Policy, RetryPolicy, Rule
 from statifier_router.runs.writers import (
@@ -32,12 +37,22 @@ from statifier_router.runs.writers import (
 )
 
 __all__ = [
+    "ALWAYS_OPEN",
+    "BUSY",
+    "ENDED",
+    "MORE",
+    "ChainEnd",
+    "ChainId",
     "ChangeSource",
+    "ConnectionHealth",
     "Created",
     "Gone",
     "ImpossibleCandidate",
+    "JobEnd",
+    "JobTimedOut",
     "LedgerRowAppeared",
     "NoWriter",
+    "Outbound",
     "Policy",
     "Position",
     "Record",
@@ -56,6 +71,7 @@ __all__ = [
     "Throttled",
     "TimedOut",
     "Unavailable",
+    "Unclassified",
     "UnsupportedVerb",
     "WriteContext",
     "Writer",

@@ -1,0 +1,139 @@
+"""`Outbound`: the rules of one process, their writers, and everything that can be done with them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
+
+from statifier_router.config import Config
+from statifier_router.errors import ConfigError
+from statifier_router.runs import saving
+from statifier_router.runs.health import ALWAYS_OPEN, ConnectionHealth, checked_health
+from statifier_router.runs.rules import Rule
+from statifier_router.runs.writers import Writer
+from statifier_router.text import NAME_LIMIT, checked
+
+log = logging.getLogger("statifier_router")
+
+
+class Outbound:
+    """Delivery runs over one configuration. Making one checks every argument and never connects.
+
+    A faulty argument raises `ConfigError`, naming it. Every call opens transactions of its own on
+    `config.engine`; it never joins a delivery's.
+
+    Attributes:
+        config: the configuration, whose engine is not an asynchronous one.
+        writers: the writer of each driver that this process has.
+        health: asked before every call whether the rule's connections may be used.
+        lease: for how long a job owns its rule without giving a sign; at least twice the longest
+            call timeout of a rule.
+        tick_interval: how long a chain lasts at most, so that the next one begins with what is due.
+        rules: rules to be saved at the first use, where connecting at import is not wanted.
+        owner: how this process is named in the lease; by default host, process and a random part.
+
+    >>> from statifier_router.doctest_support import config
+    >>> from statifier_router.runs import Outbound
+    >>> Outbound(config(), writers={}).tick_interval
+    datetime.timedelta(seconds=300)
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        writers: Mapping[str, Writer],
+        health: Any = ALWAYS_OPEN,
+        lease: timedelta = timedelta(seconds=90),
+        tick_interval: timedelta = timedelta(minutes=5),
+        rules: Iterable[Rule] = (),
+        owner: str | None = None,
+    ) -> None:
+        if not isinstance(config, Config):
+            raise ConfigError(f"config must be a Config, not {type(config).__name__}")
+        self.config = config
+        self.writers: Mapping[str, Writer] = MappingProxyType(_checked_writers(writers))
+        self.health: ConnectionHealth = checked_health(health)
+        self.lease = _positive(lease, "lease")
+        self.tick_interval = _positive(tick_interval, "tick_interval")
+        self.owner = _owner() if owner is None else checked(owner, "owner", ConfigError, limit=NAME_LIMIT)
+        self._known: dict[str, Rule] = {}
+        self._unsaved: dict[str, Rule] = {}
+        for rule in rules:
+            saving.check_rule(self, rule)
+            if rule.name in self._known:
+                raise ConfigError(f"rules has two rules with the name {rule.name!r}")
+            self._known[rule.name] = self._unsaved[rule.name] = rule
+
+    # --- rules ----------------------------------------------------------------------------------------
+
+    def save_rule(self, rule: Rule) -> None:
+        """Make the rule known to this process, and store its definition where it is a new one.
+
+        A chain of it that runs under another definition ends as superseded. Raises `ConfigError`,
+        naming the field, for a rule that this process cannot run, and for a new target, entity or
+        source of one that has rows; `UnsupportedVerb` where its writer lacks a verb.
+        """
+        saving.check_rule(self, rule)
+        saving.save(self.config, rule)
+        self._unsaved.pop(rule.name, None)
+        self._known[rule.name] = rule
+
+    @property
+    def known_rules(self) -> Mapping[str, Rule]:
+        """The rules of this process by their names, saved or not."""
+        return MappingProxyType(self._known)
+
+    def rule_named(self, name: object) -> Rule:
+        """The rule of this name, saved; `ConfigError` where this process has none.
+
+        Takes the rule itself as well.
+        """
+        wanted = name.name if isinstance(name, Rule) else name
+        rule = self._known.get(wanted) if isinstance(wanted, str) else None
+        if rule is None:
+            names = ", ".join(sorted(self._known)) or "none"
+            raise ConfigError(f"no rule is named {wanted!r} in this process, which has {names}")
+        if rule.name in self._unsaved:
+            self.save_rule(rule)
+        return rule
+
+    def save_unsaved(self) -> dict[str, Exception]:
+        """Save the rules that were given to the constructor and are not saved yet.
+
+        One that is refused hinders no other; answered are those, each with its error.
+        """
+        refused: dict[str, Exception] = {}
+        for name, rule in list(self._unsaved.items()):
+            try:
+                self.save_rule(rule)
+            except ConfigError as error:
+                refused[name] = error
+        return refused
+
+
+def _checked_writers(writers: object) -> dict[str, Writer]:
+    if not isinstance(writers, Mapping):
+        raise ConfigError(f"writers must be a mapping from driver to writer, not {type(writers).__name__}")
+    for driver, writer in writers.items():
+        checked(driver, "a driver in writers", ConfigError, limit=NAME_LIMIT)
+        if writer is None or isinstance(writer, type):
+            raise ConfigError(f"writers[{driver!r}] must be a writer, an object with verbs, not {writer!r}")
+    return dict(writers)
+
+
+def _positive(value: object, field: str) -> timedelta:
+    if not isinstance(value, timedelta) or value <= timedelta(0):
+        raise ConfigError(f"{field} must be a positive timedelta, not {value!r}")
+    return value
+
+
+def _owner() -> str:
+    """A name that an operator can place; what tells two jobs apart is the lease's token."""
+    return f"{socket.gethostname()[:64]}:{os.getpid()}:{secrets.token_hex(4)}"
