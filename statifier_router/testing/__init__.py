@@ -1,4 +1,4 @@
-"""Helpers for users' tests: the contract of interpreters, scripted charts, a clock, outcomes asserted.
+"""Helpers for users' tests: the contracts, scripted charts and targets, a clock, outcomes asserted.
 
 The pytest plugin (`statifier_router.testing.plugin`) is found by pytest itself; its fixtures start no server.
 """
@@ -21,20 +21,48 @@ from statifier_router.testing.scripted import (
     refuses,
     scripted,
 )
+from statifier_router.testing.targets import (
+    Held,
+    Reaction,
+    Request,
+    ScriptedTarget,
+    ScriptedWriter,
+    breaks,
+    gone,
+    hangs,
+    lands,
+    rejects,
+    throttles,
+    times_out,
+    unavailable,
+)
 
 __all__ = [
     "ANY",
     "Clock",
     "Heard",
+    "Held",
     "InterpreterContract",
+    "Reaction",
     "Reply",
+    "Request",
     "ScriptedChart",
+    "ScriptedTarget",
+    "ScriptedWriter",
     "assert_outcomes",
+    "breaks",
     "completes",
     "fails",
+    "gone",
+    "hangs",
     "ignores",
+    "lands",
     "moves",
     "raises",
     "refuses",
+    "rejects",
     "scripted",
+    "throttles",
+    "times_out",
+    "unavailable",
 ]
