@@ -59,6 +59,20 @@ def execution_id() -> str:
     Later ones of a process are greater, whichever thread asks. Time order keeps index inserts at the
     right edge of the tree.
     """
+    return "ex_" + _ulid()
+
+
+def chain_id() -> str:
+    """A fresh id of a chain of jobs, ordered as those of executions are."""
+    return "ch_" + _ulid()
+
+
+def audit_id() -> str:
+    """A fresh id of a row of the audit table, ordered as those of executions are."""
+    return "au_" + _ulid()
+
+
+def _ulid() -> str:
     number = _mint.next()
     pairs = _PAIRS
-    return "ex_" + "".join([pairs[number >> shift & 1023] for shift in _SHIFTS])
+    return "".join([pairs[number >> shift & 1023] for shift in _SHIFTS])
