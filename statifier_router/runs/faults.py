@@ -10,7 +10,11 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 from statifier_router.errors import ConfigError, RouterError
-from statifier_router.text import error_text
+from statifier_router.refusals import one_line
+from statifier_router.runs.scrubbing import scrubbed
+
+# Of a foreign error within one of ours, so that what to do next is never cut off.
+_QUOTED_LIMIT = 1_000
 
 
 class RecordFault(RouterError):
@@ -87,7 +91,8 @@ class RuleFault(RouterError):
     def __init__(self, message: str, *, rule: str, source_id: str | None = None) -> None:
         self.rule = rule
         self.source_id = source_id
-        super().__init__(error_text(message))
+        # It may quote what a writer or a source said.
+        super().__init__(scrubbed(message))
 
 
 class NoWriter(RuleFault):
@@ -157,9 +162,9 @@ class Unclassified(RuleFault):
     def __init__(self, error: BaseException, *, rule: str, source_id: str, driver: str) -> None:
         self.driver = driver
         super().__init__(
-            f"rule {rule!r}: the writer of the driver {driver!r} raised {type(error).__name__}: {error} "
-            f"at record {source_id!r}; let its `classify` tell which faults are a record's own, "
-            "or park the record",
+            f"rule {rule!r}: the writer of the driver {driver!r} raised {type(error).__name__}: "
+            f"{one_line(scrubbed(error), _QUOTED_LIMIT)} at record {source_id!r}; "
+            "let its `classify` tell which faults are a record's own, or park the record",
             rule=rule,
             source_id=source_id,
         )
