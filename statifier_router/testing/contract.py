@@ -9,6 +9,7 @@ from typing import Any
 from statifier_router.errors import RouterError
 from statifier_router.jsontext import Json, encode
 from statifier_router.steps import Cancel, Chart, Send
+from statifier_router.testing.applying import fit, needs
 from statifier_router.testing.probing import (
     Answer,
     ask,
@@ -20,6 +21,7 @@ from statifier_router.testing.probing import (
     create,
     elsewhere,
     not_json,
+    scribble,
     watched,
     within_patience,
 )
@@ -32,7 +34,6 @@ from statifier_router.testing.scenarios import (
     SCRIPTS,
     Scenarios,
     check_not_applicable,
-    needs,
 )
 
 _THREADS = 8
@@ -59,15 +60,7 @@ class InterpreterContract(Scenarios):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         check_not_applicable(cls)
-        for name, test in list(vars(InterpreterContract).items()):
-            needed = getattr(test, "needs", ())
-            missing = [scenario for scenario in needed if not cls.applies(scenario)]
-            if needed:
-                setattr(cls, name, None if missing else test)
-            for scenario in needed:
-                # The report names what does not apply: nothing is left out in silence.
-                stated = _does_not_apply(scenario) if scenario in missing else None
-                setattr(cls, f"{name[:13]}_{scenario}_does_not_apply", stated)
+        fit(cls, InterpreterContract, cls.not_applicable)
 
     # --- 1 ------------------------------------------------------------------------------------------
 
@@ -83,8 +76,8 @@ class InterpreterContract(Scenarios):
                 shared = set(containers(handed)) & set(containers(answer.position))
                 assert not shared, f"{scenario}: {name} answered a part of the position it was handed"
             text = answer.text
-            _scribble(handed)
-            _scribble(answer.position)
+            scribble(handed)
+            scribble(answer.position)
             again = ask(chart, copy_of(position), name, data).text
             assert again == text, f"{scenario}: {name} kept hold of a position"
 
@@ -359,26 +352,6 @@ def _whole_courses(kind: type[InterpreterContract], seed: int) -> list[Any]:
         courses = [(scenario, None, SCRIPTS[scenario]) for scenario in kind.scripted_scenarios()]
         _ELSEWHERE[asked] = elsewhere(kind, courses, seed=seed)
     return _ELSEWHERE[asked]
-
-
-def _does_not_apply(scenario: str) -> Callable[[Any], None]:
-    def test(self: InterpreterContract) -> None:
-        assert self.not_applicable[scenario].strip()
-
-    test.__doc__ = f"The library cannot express {scenario!r}; `not_applicable` says why."
-    return test
-
-
-def _scribble(value: Any) -> None:
-    """Spoil every part of a value: whoever shares it is found out."""
-    if isinstance(value, dict):
-        for item in list(value.values()):
-            _scribble(item)
-        value["scribbled"] = True
-    elif isinstance(value, list):
-        for item in value:
-            _scribble(item)
-        value.append("scribbled")
 
 
 def _refusal(load: Callable[[], object]) -> str | None:

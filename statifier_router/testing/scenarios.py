@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from statifier_router.errors import ConfigError
 from statifier_router.jsontext import Json
@@ -177,13 +177,3 @@ def check_not_applicable(cls: type[Scenarios]) -> None:
             raise ConfigError(f"not_applicable[{scenario!r}] must say why in words")
         if getattr(cls, scenario) is not getattr(Scenarios, scenario):
             raise ConfigError(f"not_applicable names {scenario!r}, but {cls.__name__} defines it")
-
-
-def needs(*scenarios: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Mark a test of the contract with the scenarios without which it says nothing."""
-
-    def mark(test: Callable[..., Any]) -> Callable[..., Any]:
-        test.needs = scenarios  # type: ignore[attr-defined]  # a mark on a function of our own
-        return test
-
-    return mark
