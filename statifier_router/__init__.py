@@ -74,7 +74,7 @@ from statifier_router.outcomes import (
 )
 from statifier_router.paths import WHOLE
 from statifier_router.routing import deliver, deliver_event, route
-from statifier_router.sends import OutboxRoute, Route, RouteContext
+from statifier_router.sends import OutboxRoute, RecordRoute, Route, RouteContext
 from statifier_router.steps import NO_DATA, Cancel, Chart, Send, Step
 from statifier_router.tables import Tables
 from statifier_router.view import Missing, get
@@ -126,6 +126,7 @@ __all__ = [
     "OutboxRoute",
     "Outcome",
     "Plan",
+    "RecordRoute",
     "ReentrantRoute",
     "ReentrantStep",
     "Route",

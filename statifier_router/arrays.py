@@ -6,7 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, DateTime, Integer, Table, Text, and_, bindparam, cast, column, func, select
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    DateTime,
+    Integer,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    column,
+    func,
+    select,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import insert as upsert
 
@@ -79,6 +92,8 @@ def _type(type: Any) -> Any:
         return _INSTANT
     if isinstance(type, Integer):
         return _NUMBER
+    if isinstance(type, Boolean):
+        return type
     return _TEXT
 
 

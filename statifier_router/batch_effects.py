@@ -8,10 +8,11 @@ from typing import Any, NoReturn
 
 from attrs import define, field, frozen
 
+from statifier_router.errors import RouteRefused
 from statifier_router.executor import EffectRefused, KeyedEffect
 from statifier_router.jsontext import encode
 from statifier_router.messages import Event, event_as_json
-from statifier_router.sends import OutboxRoute
+from statifier_router.sends import OutboxRoute, RecordRoute
 from statifier_router.sends.routes import instance_of
 from statifier_router.sends.sending import Handler
 from statifier_router.steps import Cancel, Send
@@ -33,12 +34,13 @@ def give_up() -> NoReturn:
 
 @define
 class Effects:
-    """What steps handed off, in order: rows of the outbox, timers, and which timers they cancelled.
+    """What steps handed off, in order: rows of the outbox and of changes, timers, cancelled timers.
 
     A timer is known by its execution and its send id, a cancellation too.
     """
 
     outbox: list[Row] = field(factory=list)
+    changes: list[Row] = field(factory=list)
     timers: list[Row] = field(factory=list)
     cancels: dict[tuple[str, str], None] = field(factory=dict)
     _armed: dict[tuple[str, str | None], list[Row]] = field(factory=dict)
@@ -60,6 +62,7 @@ class Effects:
             # Its own timers bear these cancellations already.
             self.cancel(execution_id, send_id)
         self.outbox.extend(later.outbox)
+        self.changes.extend(later.changes)
         for row in later.timers:
             self.arm(row)
 
@@ -92,6 +95,9 @@ class Collector(Handler):
     def _hand_off(self, name: str, event: Event, key: str) -> None:
         driven = self.driven
         route = instance_of(self.sending.config, driven.scope, name)
+        if type(route) is RecordRoute:
+            self._change(route, event)
+            return
         if type(route) is not OutboxRoute:
             give_up()
         self.effects.outbox.append(
@@ -105,6 +111,14 @@ class Collector(Handler):
                 "created_at": driven.now,
             }
         )
+
+    def _change(self, route: RecordRoute, event: Event) -> None:
+        try:
+            row = route.row_of(event, self.driven.now)
+        except RouteRefused:
+            # Told to the chart, or to whoever waits for its completion.
+            give_up()
+        self.effects.changes.append(row)
 
     def _arm(self, keyed: KeyedEffect, send: Send, delay: timedelta) -> EffectRefused | None:
         try:

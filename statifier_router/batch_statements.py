@@ -25,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from statifier_router import change_table, outbox
 from statifier_router.arrays import (
     column_types,
     given_rows,
@@ -232,8 +233,14 @@ def logged(schema: Schema) -> Prepared:
 def sent(schema: Schema) -> Prepared:
     """Insert rows of the outbox, but for keys that are there."""
     table = schema.outbox
-    inserting = inserting_rows(table, [name for name in table.c.keys() if name != "id"])
+    inserting = inserting_rows(table, outbox.ADDED)
     return Prepared(inserting.on_conflict_do_nothing(index_elements=[table.c.key]).inline())
+
+
+@lru_cache
+def changed(schema: Schema) -> Prepared:
+    """Append versions of records."""
+    return Prepared(inserting_rows(schema.changes, change_table.ADDED).inline())
 
 
 ARMED = ("key", "execution_id", "send_id", "target", "event", "context", "due_at", "state", "next_try_at")

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from statifier_router import arrays as columns
 from statifier_router import batch_statements as statements
-from statifier_router import ledger
+from statifier_router import change_table, ledger, outbox
 from statifier_router.batch_acts import Known
 from statifier_router.batch_effects import Effects, give_up
 from statifier_router.executions import rows
@@ -111,4 +111,6 @@ def _write_effects(connection: Connection, schema: Schema, effects: Effects) -> 
     if effects.timers:
         statements.armed(schema).count(connection, columns.arrays(effects.timers, statements.ARMED))
     if effects.outbox:
-        statements.sent(schema).count(connection, columns.arrays(effects.outbox, effects.outbox[0]))
+        statements.sent(schema).count(connection, columns.arrays(effects.outbox, outbox.ADDED))
+    if effects.changes:
+        statements.changed(schema).count(connection, columns.arrays(effects.changes, change_table.ADDED))

@@ -11,9 +11,10 @@ Row = dict[str, Any]
 
 @define
 class Gathered:
-    """Rows of the outbox and of timers, in the order in which one delivery's execution handed them off."""
+    """Rows of the outbox, of changes and of timers, as one delivery's execution handed them off, in order."""
 
     outbox: list[Row] = field(factory=list)
+    changes: list[Row] = field(factory=list)
     timers: list[Row] = field(factory=list)
 
     def cancel(self, send_id: str) -> None:

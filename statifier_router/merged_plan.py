@@ -30,6 +30,7 @@ from statifier_router.gathering import Gathered
 from statifier_router.jsontext import encode
 from statifier_router.merged_statements import (
     ADDED,
+    CHANGES,
     EXECUTION,
     FOUND,
     ISOLATION,
@@ -237,10 +238,13 @@ def _add_gathered(values: dict[str, Any], gathered: Gathered | None) -> Sends:
     """Add what the step handed off; answers of which tables there are rows."""
     if gathered is None:
         return ()
-    sends: list[Literal["outbox", "timers"]] = []
+    sends: list[Literal["outbox", "changes", "timers"]] = []
     if gathered.outbox:
         sends.append("outbox")
         values.update(arrays(gathered.outbox, OUTBOX, prefix="outbox_"))
+    if gathered.changes:
+        sends.append("changes")
+        values.update(arrays(gathered.changes, CHANGES, prefix="changes_"))
     if gathered.timers:
         sends.append("timers")
         values.update(arrays(gathered.timers, TIMERS, prefix="timers_"))

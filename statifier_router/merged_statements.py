@@ -24,6 +24,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from statifier_router.arrays import column_types, given_rows, given_value
 from statifier_router.claims import taking
+from statifier_router.columns import NAME, Instant
 from statifier_router.dialect import Prepared
 from statifier_router.schema import Schema
 
@@ -53,8 +54,9 @@ _CREATED = ("door", "message_id", "errors", "context", "details")
 _HEARD = ("door", "event", "message_id", "errors", "context")
 
 # Of which tables of sends there are rows to write, and what of each row.
-Sends = tuple[Literal["outbox", "timers"], ...]
+Sends = tuple[Literal["outbox", "changes", "timers"], ...]
 OUTBOX = ("queue", "key", "event", "context")
+CHANGES = ("entity", "source_id", "signal", "data")
 TIMERS = ("key", "send_id", "target", "event", "context", "due_at", "next_try_at", "state")
 
 STATUS = EXECUTION + EXECUTION_COLUMNS.index("status")
@@ -207,29 +209,35 @@ def _input(
 
 
 def _sent(schema: Schema, written: Any, sends: Sends) -> list[Any]:
-    """Rows of the outbox and timers, in their order, exactly when the execution's row was written."""
+    """What was handed off, in its order, exactly when the execution's row was written."""
     made = []
     for which in sends:
-        table = schema.outbox if which == "outbox" else schema.timers
-        names, more = (OUTBOX, _outbox_facts(table)) if which == "outbox" else (TIMERS, _TIMER_FACTS)
+        table, names = getattr(schema, which), _SENT[which]
+        facts = _facts(written, table)
         given = given_rows(column_types(table, names), prefix=f"{which}_")
-        row = select(
-            written.c.id, *more.values(), *(given_value(table, given, name) for name in names)
-        ).select_from(written.join(given, true()))
-        inserting = upsert(table).from_select(["execution_id", *more, *names], row.order_by(given.c.nth))
-        made.append(inserting.on_conflict_do_nothing(index_elements=[table.c.key]).cte(which))
+        row = select(*facts.values(), *(given_value(table, given, name) for name in names)).select_from(
+            written.join(given, true())
+        )
+        inserting = upsert(table).from_select([*facts, *names], row.order_by(given.c.nth))
+        if "key" in names:
+            inserting = inserting.on_conflict_do_nothing(index_elements=[table.c.key])
+        made.append(inserting.cte(which))
     return made
 
 
-_TIMER_FACTS: dict[str, Any] = {"tries": literal_column("0")}
+_SENT = {"outbox": OUTBOX, "changes": CHANGES, "timers": TIMERS}
 
 
-def _outbox_facts(table: Any) -> dict[str, Any]:
-    """What every row of one delivery has in common with its ledger row."""
-    return {
-        "scope": bindparam("ledger_scope", type_=table.c.scope.type),
-        "created_at": bindparam("now", type_=table.c.created_at.type),
+def _facts(written: Any, table: Any) -> dict[str, Any]:
+    """What every row of one delivery has in common, by the columns that the table has of it."""
+    facts = {
+        "execution_id": written.c.id,
+        "tries": literal_column("0"),
+        "deleted": literal_column("false"),
+        "scope": bindparam("ledger_scope", type_=NAME),
+        "created_at": bindparam("now", type_=Instant()),
     }
+    return {name: value for name, value in facts.items() if name in table.c}
 
 
 def _closed(schema: Schema, written: Any, inputs: list[Any], guarded: bool) -> Prepared:  # noqa: FBT001 - its two callers are above

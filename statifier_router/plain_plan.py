@@ -10,7 +10,7 @@ from typing import Protocol
 
 from attrs import define, field
 
-from statifier_router import addresses, claims, dialect, ledger, outbox, timer_table
+from statifier_router import addresses, change_table, claims, dialect, ledger, outbox, timer_table
 from statifier_router.addresses import Found
 from statifier_router.ambient import Frame
 from statifier_router.config import Config
@@ -178,6 +178,8 @@ class PlainActs:
         if self.gathered is not None:
             for row in self.gathered.outbox:
                 outbox.add(self.frame.connection, self.config.schema, row)
+            for row in self.gathered.changes:
+                change_table.append(self.frame.connection, self.config.schema, row)
             for row in self.gathered.timers:
                 timer_table.arm(self.frame.connection, self.config.schema, row)
 

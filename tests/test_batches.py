@@ -29,6 +29,7 @@ from statifier_router import (
     MessageError,
     NoMatch,
     OutboxRoute,
+    RecordRoute,
     ReentrantRoute,
     Routed,
     StepFailed,
@@ -89,6 +90,10 @@ def _step(position, event, now):
         return Step(seen, active=["done"], status="completed", donedata={"n": len(seen["seen"])})
     if do == "noticed":
         emit("notice", target="notices", data={"n": len(seen["seen"])})
+    if do == "recorded":
+        emit("parcel", target="records", data={"parcel": position["who"], "n": len(seen["seen"])})
+    if do == "unrecorded":
+        emit("parcel", target="records")
     if do == "armed":
         emit("late", target="notices", send_id="timer", delay=HOUR)
         emit("soon", delay=SECOND)
@@ -117,7 +122,7 @@ LOST = scans(id="lost", document="nowhere", match={"kind": "lost"})
 EARLY = scans(id="early", unmatched=Defer(HOUR, 2), match={"kind": "early"})
 BINDINGS = [SCANS, AUDIT, ONCE, BRIEF, LOST, EARLY]
 
-ROUTES = {"notices": OutboxRoute("notices")}
+ROUTES = {"notices": OutboxRoute("notices"), "records": RecordRoute("parcel", record_id="parcel")}
 
 
 def _config(database, make_config, **kw):
@@ -132,9 +137,9 @@ def _config(database, make_config, **kw):
 dos = st.sampled_from(
     ["moved"] * 6
     + ["refused", "ignored", "failed", "raised", "finished", "noticed", "armed", "disarmed", "rearmed"]
-    + ["erred", "mistyped"]
+    + ["erred", "mistyped", "recorded", "recorded"]
 )
-rare_dos = st.sampled_from(["moved", "moved", "lost", "told"])
+rare_dos = st.sampled_from(["moved", "moved", "lost", "told", "unrecorded"])
 keys = st.sampled_from(["P1", "P1", "P2", "P3"])
 scopes = st.sampled_from(["acme", "acme", "globex"])
 ids = st.sampled_from([f"m-{n}" for n in range(8)])

@@ -15,6 +15,7 @@ from statifier_router import (
     DeliveryError,
     OutboxRoute,
     Plan,
+    RecordRoute,
     RouteRefused,
     deferrals,
     deliver,
@@ -48,7 +49,7 @@ def refuse(event, key, context):
     raise RouteRefused("closed")
 
 
-ROUTED = [{"event": "notice", "target": target} for target in ("box", "bank", "nowhere")]
+ROUTED = [{"event": "notice", "target": target} for target in ("box", "book", "bank", "nowhere")]
 
 
 def _sends(deeper):
@@ -82,7 +83,7 @@ def _sends(deeper):
             "data": more,
         },
         st.sampled_from([0, 60, 7200]),
-        st.sampled_from([None, None, "box", "bank", "nowhere"]),
+        st.sampled_from([None, None, "box", "book", "bank", "nowhere"]),
         st.sampled_from([None, "s", "t"]),
         data,
     )
@@ -159,7 +160,8 @@ def _rows(config):
         "inputs": [{**row, "event": None, "details": None, "errors": None} for row in rows.inputs],
         "ledger": [{**row, "id": 0, "reason": _plain(row["reason"])} for row in rows.ledger],
         "timers": [{**row, "last_error": _plain(row["last_error"])} for row in stored(config, "timers")],
-        "outbox": [{**row, "id": 0} for row in stored(config, "outbox")],
+        "outbox": [{**row, "id": 0, "xid": 0} for row in stored(config, "outbox")],
+        "changes": [{**row, "seq": 0, "xid": 0} for row in stored(config, "changes")],
         "deferred": [{**row, "id": 0} for row in stored(config, "deferred")],
     }
 
@@ -201,7 +203,12 @@ def test_every_plan_writes_the_same(sqlite, postgresql, script):
             database.engine(),
             charts=registry(a=told("a")),
             bindings=[KEPT, EARLY],
-            routes={"box": OutboxRoute("box"), "bank": refuse, "done": OutboxRoute("done")},
+            routes={
+                "box": OutboxRoute("box"),
+                "book": RecordRoute("things", record_id="after"),
+                "bank": refuse,
+                "done": OutboxRoute("done"),
+            },
             on_complete="done",
             clock=lambda: NOW,
             mint_execution_id=lambda scope, document, key: f"run-{key}",

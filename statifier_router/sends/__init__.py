@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from statifier_router.sends.record_route import RecordRoute
 from statifier_router.sends.routes import OutboxRoute, Route, RouteContext
 from statifier_router.sends.sending import Sending
 
-__all__ = ["OutboxRoute", "Route", "RouteContext", "Sending"]
+__all__ = ["OutboxRoute", "RecordRoute", "Route", "RouteContext", "Sending"]

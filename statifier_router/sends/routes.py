@@ -104,7 +104,10 @@ def hand_off(
     """Call a route; answers why it refused. A host's own runs marked, and in its own savepoint."""
     call = getattr(instance, "hand_off", instance)
     if getattr(instance, "writes_rows_only", False):
-        call(event, key, context)
+        try:
+            call(event, key, context)
+        except RouteRefused as refused:
+            return EffectRefused(error_text(refused.reason))
         return None
 
     def work() -> None:

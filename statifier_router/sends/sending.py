@@ -11,14 +11,16 @@ from statifier_router import timer_table as timer_rows
 from statifier_router.ambient import Frame
 from statifier_router.config import Config
 from statifier_router.driving import Input
-from statifier_router.errors import OnCompleteFailed
+from statifier_router.errors import OnCompleteFailed, RouteRefused
 from statifier_router.executions import SQLExecutor
 from statifier_router.executor import EffectRefused, Executor, KeyedEffect, StepContext, Stepped
 from statifier_router.messages import Event
 from statifier_router.schema import Schema
 from statifier_router.sends import neighbours, routes
+from statifier_router.sends.record_route import RecordRoute
 from statifier_router.sends.routes import OutboxRoute
 from statifier_router.steps import NO_DATA, Cancel, Send
+from statifier_router.text import error_text
 from statifier_router.transactions import guarded
 
 EXECUTION = "execution"
@@ -152,6 +154,12 @@ class Handler:
         gathered = driven.gathered
         if gathered is not None and type(instance) is OutboxRoute:
             gathered.outbox.append(instance.row_of(event, key, context))
+            return None
+        if gathered is not None and type(instance) is RecordRoute:
+            try:
+                gathered.changes.append(instance.row_of(event, context.now))
+            except RouteRefused as refused:
+                return EffectRefused(error_text(refused.reason))
             return None
         return routes.hand_off(self.frame, instance, event, key, context)
 
