@@ -12,11 +12,15 @@ from sqlalchemy import (
     BindParameter,
     Executable,
     Select,
+    Table,
     bindparam,
     exists,
     false,
+    func,
     insert,
     literal_column,
+    null,
+    or_,
     select,
     update,
 )
@@ -68,3 +72,92 @@ def has_rows(schema: Schema) -> Select[Any]:
     records, operations = schema.records, schema.operations
     of_rule: BindParameter[str] = bindparam("of_rule")
     return select(exists().where(records.c.rule == of_rule) | exists().where(operations.c.rule == of_rule))
+
+
+@lru_cache
+def acquire(schema: Schema) -> Executable:
+    """Take the lease of the rule `of_rule` where nobody has it; its token is one that was never used."""
+    table = schema.rules
+    free = or_(
+        table.c.lease_until.is_(None),
+        table.c.lease_until < bindparam("now", type_=table.c.lease_until.type),
+    )
+    return (
+        update(table)
+        .where(table.c.name == bindparam("of_rule"), free)
+        .values(
+            lease_owner=bindparam("to_owner"),
+            lease_token=table.c.lease_token + 1,
+            lease_until=bindparam("to_until"),
+        )
+        .returning(table.c.lease_token, *_facts(schema))
+    )
+
+
+@lru_cache
+def fence(schema: Schema) -> Executable:
+    """Renew the lease `of_token`; no row where it is lost. Locks the rule's row until the commit."""
+    table = schema.rules
+    return (
+        update(table)
+        .where(table.c.name == bindparam("of_rule"), table.c.lease_token == bindparam("of_token"))
+        .values(lease_until=bindparam("to_until"))
+        .returning(*_facts(schema))
+    )
+
+
+def _facts(schema: Schema) -> list[Any]:
+    """What a job has to know before it goes on, read with its lease."""
+    rules, chains, breakers = schema.rules, schema.chains, schema.breakers
+
+    def of_chain(name: str) -> Any:
+        found = select(chains.c[name]).where(chains.c.id == bindparam("of_chain"))
+        return found.scalar_subquery().label(f"chain_{name}")
+
+    def of_target(name: str) -> Any:
+        found = select(breakers.c[name]).where(breakers.c.target == bindparam("of_target"))
+        return found.scalar_subquery().label(f"breaker_{name}")
+
+    breaker = ("state", "failures", "open_until", "probe_until", "trips")
+    return [
+        rules.c.paused,
+        rules.c.digest,
+        rules.c.cursor,
+        of_chain("state"),
+        of_chain("job_seq"),
+        *(of_target(name) for name in breaker),
+    ]
+
+
+@lru_cache
+def give_back(schema: Schema, *, moved: bool, closed: bool | None) -> Executable:
+    """End the lease `of_token`, at the end of a job.
+
+    `moved`: the cursor goes to `to_cursor`. `closed`: whether the rule's connections were; None where
+    nobody asked.
+    """
+    table = schema.rules
+    values: dict[str, Any] = {"lease_owner": null(), "lease_until": null()}
+    if moved:
+        values["cursor"] = bindparam("to_cursor")
+    if closed is not None:
+        now: BindParameter[Any] = bindparam("now", type_=table.c.closed_since.type)
+        values["closed_since"] = func.coalesce(table.c.closed_since, now) if closed else null()
+    return _of_token(table).values(values)
+
+
+@lru_cache
+def revoke(schema: Schema) -> Executable:
+    """Take the rule from a job that is dead: its token fits no more."""
+    table = schema.rules
+    return (
+        update(table)
+        .where(table.c.name == bindparam("of_rule"))
+        .values(lease_token=table.c.lease_token + 1, lease_owner=null(), lease_until=null())
+    )
+
+
+def _of_token(table: Table) -> Any:
+    return update(table).where(
+        table.c.name == bindparam("of_rule"), table.c.lease_token == bindparam("of_token")
+    )
