@@ -88,10 +88,15 @@ def _step(position, event, now):
         raise ValueError("it raised")
     if do == "finished":
         return Step(seen, active=["done"], status="completed", donedata={"n": len(seen["seen"])})
+    _emit(do, position["who"], len(seen["seen"]))
+    return Step(seen, active=["open"], errors=["a guard failed"] if do == "erred" else [])
+
+
+def _emit(do, who, n):
     if do == "noticed":
-        emit("notice", target="notices", data={"n": len(seen["seen"])})
+        emit("notice", target="notices", data={"n": n})
     if do == "recorded":
-        emit("parcel", target="records", data={"parcel": position["who"], "n": len(seen["seen"])})
+        emit("parcel", target="records", data={"parcel": who, "n": n})
     if do == "unrecorded":
         emit("parcel", target="records")
     if do == "armed":
@@ -108,7 +113,6 @@ def _step(position, event, now):
         emit("notice", target="notices", type="smoke signal")
     if do == "told":
         emit("told", target="execution", data={"document": "parcel", "key": "P9"})
-    return Step(seen, active=["open"], errors=["a guard failed"] if do == "erred" else [])
 
 
 HANDING = function.chart("handing", create=_create, step=_step)
