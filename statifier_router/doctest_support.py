@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+
+from sqlalchemy import Connection
 
 from statifier_router import migrations
 from statifier_router.bindings import Binding
@@ -13,6 +16,10 @@ from statifier_router.charts import ChartRegistry
 from statifier_router.config import Config
 from statifier_router.dialect import create_engine
 from statifier_router.interpreters import function
+from statifier_router.jsontext import Json
+from statifier_router.runs import Created, Outbound, Policy, Rule
+from statifier_router.runs.records import Position, Record
+from statifier_router.runs.writers import WriteContext
 from statifier_router.steps import Step
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="statifier_router_examples_")
@@ -46,3 +53,36 @@ def config() -> Config:
         clock=lambda: datetime(2026, 1, 1, tzinfo=UTC),
         mint_execution_id=lambda scope, document, key: f"ex_{next(minted)}",
     )
+
+
+class _Carrier:
+    """A writer that takes everything."""
+
+    def create(self, payload: Json, context: WriteContext) -> Created:
+        return Created(f"R-{context.source_id}")
+
+    def update(self, remote_id: str, payload: Json, context: WriteContext) -> None:
+        pass
+
+
+class _NoChanges:
+    """A source at which nothing ever changes."""
+
+    def scan(self, connection: Connection, after: Position, limit: int) -> Sequence[Record]:
+        return []
+
+    def load(self, connection: Connection, source_ids: Sequence[str]) -> Mapping[str, Record | None]:
+        return dict.fromkeys(source_ids)
+
+
+def outbound() -> Outbound:
+    """One rule, `parcels`, to the target `carrier`, on a database of its own; nothing ever changed."""
+    rule = Rule(
+        "parcels",
+        entity="parcel",
+        source=_NoChanges(),
+        target="carrier",
+        driver="carrier",
+        policy=Policy.UPSERT,
+    )
+    return Outbound(config(), writers={"carrier": _Carrier()}, rules=[rule])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statifier_router.runs.doctoring import Finding
 from statifier_router.runs.ends import BUSY, ENDED, MORE, ChainEnd, ChainId, JobEnd
 from statifier_router.runs.faults import (
     Gone,
@@ -20,8 +21,12 @@ from statifier_router.runs.faults import (
 )
 from statifier_router.runs.health import ALWAYS_OPEN, ConnectionHealth
 from statifier_router.runs.outbound import Outbound
+from statifier_router.runs.parking import Parked
 from statifier_router.runs.records import ChangeSource, Position, Record
+from statifier_router.runs.releasing import Released
 from statifier_router.runs.rules import Policy, RetryPolicy, Rule
+from statifier_router.runs.standing import BreakerStatus, ChainStatus, RecordRow, RuleStatus
+from statifier_router.runs.whys import Why
 from statifier_router.runs.writers import (
     Created,
     SupportsBulkCreate,
@@ -41,11 +46,14 @@ __all__ = [
     "BUSY",
     "ENDED",
     "MORE",
+    "BreakerStatus",
     "ChainEnd",
     "ChainId",
+    "ChainStatus",
     "ChangeSource",
     "ConnectionHealth",
     "Created",
+    "Finding",
     "Gone",
     "ImpossibleCandidate",
     "JobEnd",
@@ -53,14 +61,18 @@ __all__ = [
     "LedgerRowAppeared",
     "NoWriter",
     "Outbound",
+    "Parked",
     "Policy",
     "Position",
     "Record",
     "RecordFault",
+    "RecordRow",
     "Rejected",
+    "Released",
     "RetryPolicy",
     "Rule",
     "RuleFault",
+    "RuleStatus",
     "SupportsBulkCreate",
     "SupportsBulkUpdate",
     "SupportsCreate",
@@ -73,6 +85,7 @@ __all__ = [
     "Unavailable",
     "Unclassified",
     "UnsupportedVerb",
+    "Why",
     "WriteContext",
     "Writer",
     "WriterTraits",

@@ -15,6 +15,7 @@ from statifier_router.config import Config
 from statifier_router.errors import ConfigError
 from statifier_router.runs import saving
 from statifier_router.runs.health import ALWAYS_OPEN, ConnectionHealth, checked_health
+from statifier_router.runs.operating import Operators
 from statifier_router.runs.rules import Rule
 from statifier_router.runs.writers import Writer
 from statifier_router.text import NAME_LIMIT, checked
@@ -22,7 +23,7 @@ from statifier_router.text import NAME_LIMIT, checked
 log = logging.getLogger("statifier_router")
 
 
-class Outbound:
+class Outbound(Operators):
     """Delivery runs over one configuration. Making one checks every argument and never connects.
 
     A faulty argument raises `ConfigError`, naming it. Every call opens transactions of its own on

@@ -1,0 +1,187 @@
+"""In which state a rule is, and what an operator does next. Nothing here asks the database."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from statifier_router.refusals import told
+from statifier_router.runs.faults import NoWriter, Unclassified
+
+if TYPE_CHECKING:
+    from statifier_router.jsontext import Json
+    from statifier_router.runs.outbound import Outbound
+    from statifier_router.runs.rules import Rule
+    from statifier_router.runs.standing import BreakerStatus, ChainStatus
+
+# So many equal faults in a row at one record, and the command that parks it is named.
+EQUAL_FAULTS = 3
+# Without a sign for so many leases, a chain is dead.
+DEAD_AFTER = 2
+
+
+@frozen(kw_only=True)
+class Seen:
+    """What was read about one rule. `row` is empty where it was never saved."""
+
+    now: datetime
+    lease: timedelta
+    known: Rule | None
+    row: Mapping[Any, Any]
+    definition: Mapping[str, Json]
+    refused: Exception | None
+    chains: Sequence[ChainStatus]
+    breaker: BreakerStatus | None
+    health: str | None
+    has_writer: bool
+
+    @property
+    def running(self) -> ChainStatus | None:
+        """The chain that has not ended."""
+        return next((chain for chain in self.chains if chain.running), None)
+
+    @property
+    def ended(self) -> list[ChainStatus]:
+        """Those that have, the newest first."""
+        return [chain for chain in self.chains if not chain.running]
+
+    @property
+    def last(self) -> ChainStatus | None:
+        """The newest chain that has ended."""
+        return next(iter(self.ended), None)
+
+    @property
+    def failed(self) -> ChainStatus | None:
+        """The newest chain that has ended, where a fault of the rule ended it."""
+        last = self.last
+        return last if last is not None and last.state == "failed" else None
+
+
+def judged(name: str, seen: Seen) -> tuple[str, str]:
+    """The state of the rule, and the advice that goes with it (empty where nothing is to be done)."""
+    for judge in (_known, _running, _failing, _held, _ended):
+        answer = judge(name, seen)
+        if answer is not None:
+            return answer
+    return "idle", ""
+
+
+def _known(name: str, seen: Seen) -> tuple[str, str] | None:
+    if seen.refused is not None:
+        kind = getattr(seen.refused, "kind", "refused")
+        return f"failing: {kind}", f"it cannot be saved: {seen.refused}"
+    if seen.known is None:
+        return "not defined here", "no rule of this name is given to this process's Outbound"
+    if seen.row.get("paused"):
+        return "paused", command("resume", name)
+    if seen.row and seen.row["digest"] != seen.known.digest:
+        return "defined differently", (
+            "another process has saved another definition, and this one passes the rule over: "
+            "bring both to the same code"
+        )
+    return None
+
+
+def _running(name: str, seen: Seen) -> tuple[str, str] | None:
+    chain = seen.running
+    if chain is None:
+        return None
+    if is_dead(chain, seen.now, seen.lease):
+        return "stalled", (
+            f"its process has given no sign since {chain.heartbeat_at:%Y-%m-%d %H:%M:%S} UTC: "
+            "the next tick cancels it and begins anew (statifier-router tick)"
+        )
+    return "running", ""
+
+
+def is_dead(chain: ChainStatus, now: datetime, lease: timedelta) -> bool:
+    """Whether a chain that has not ended has given no sign for so long that the next tick cancels it."""
+    return chain.heartbeat_at + DEAD_AFTER * lease < now
+
+
+def _failing(name: str, seen: Seen) -> tuple[str, str] | None:
+    failed = seen.failed
+    if failed is not None:
+        return f"failing: {failed.fault_kind}", advice_on_fault(name, seen.ended)
+    if not seen.has_writer:
+        return f"failing: {NoWriter.kind}", str(NoWriter(rule=name, driver=str(seen.definition["driver"])))
+    return None
+
+
+def advice_on_fault(name: str, ended: Sequence[ChainStatus]) -> str:
+    """What to do about the fault of the newest of these chains."""
+    failed = ended[0]
+    text = failed.fault_text or "the chain failed"
+    culprit = one_record_at_fault(ended)
+    if culprit is None:
+        return text
+    return f"{text}; the same fault {EQUAL_FAULTS} times at one record: " + command(
+        "park", name, culprit, "--reason", "unclassified"
+    )
+
+
+def one_record_at_fault(ended: Sequence[ChainStatus]) -> str | None:
+    """The record at which the newest chains all met one unclassified fault; None where there is none."""
+    last = ended[:EQUAL_FAULTS]
+    same = {(chain.fault_source_id, chain.fault_text) for chain in last}
+    if len(last) < EQUAL_FAULTS or len(same) > 1:
+        return None
+    if any(chain.state != "failed" or chain.fault_kind != Unclassified.kind for chain in last):
+        return None
+    return last[0].fault_source_id
+
+
+def _held(name: str, seen: Seen) -> tuple[str, str] | None:
+    closed = seen.health
+    if closed is not None or seen.row.get("closed_since") is not None:
+        why = closed or "a run found a connection closed"
+        return "route closed", f"{why}; the first tick after it is healthy again goes on where it stopped"
+    breaker = seen.breaker
+    if breaker is not None and breaker.state == "open":
+        return "breaker open", advice_on_breaker(breaker, seen.now)
+    return None
+
+
+def advice_on_breaker(breaker: BreakerStatus, now: datetime) -> str:
+    """When the target is tried again, and how to have it tried now."""
+    if breaker.open_until is None or breaker.open_until <= now:
+        when = "the next run tries the target with one call"
+    else:
+        when = f"the target is tried again at {breaker.open_until:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{when}; sooner: {command('breaker', 'reset', breaker.target)}"
+
+
+def _ended(name: str, seen: Seen) -> tuple[str, str] | None:
+    last = seen.last
+    if last is None:
+        return "never ran", command("run", name)
+    if last.end == "SUSPECT_RULE":
+        return "suspect rule", (
+            "its records were refused alike, one after the other: mend the rule or its payload, "
+            f"then {command('run', name)}"
+        )
+    return None
+
+
+def closed_by(outbound: Outbound, rule: Rule | None) -> str | None:
+    """Why the host holds the rule's connections for closed; also where asking it fails."""
+    if rule is None:
+        return None
+    try:
+        return outbound.health.closed(rule)
+    except Exception as error:
+        # What a run would meet; here it must not hide how the other rules stand.
+        return f"asking for its health raised {told(error)}"
+
+
+def command(*words: str) -> str:
+    """A command line as an operator types it.
+
+    >>> print(command("park", "parcels", "it's 7"))
+    statifier-router park parcels 'it'"'"'s 7'
+    """
+    return shlex.join(["statifier-router", *words])
