@@ -36,6 +36,7 @@ from statifier_router.testing.targets import (
     times_out,
     unavailable,
 )
+from statifier_router.testing.writer_contract import WriterContract
 
 __all__ = [
     "ANY",
@@ -49,6 +50,7 @@ __all__ = [
     "ScriptedChart",
     "ScriptedTarget",
     "ScriptedWriter",
+    "WriterContract",
     "assert_outcomes",
     "breaks",
     "completes",

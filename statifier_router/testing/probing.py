@@ -154,16 +154,17 @@ def containers(value: object) -> Iterator[int]:
             yield from containers(item)
 
 
-def scribble(value: Any) -> None:
+def scribble(value: Any) -> Any:
     """Spoil every part of a value: whoever shares it is found out."""
     if isinstance(value, dict):
-        for item in list(value.values()):
-            scribble(item)
+        for key, item in list(value.items()):
+            value[key] = scribble(item)
         value["scribbled"] = True
     elif isinstance(value, list):
-        for item in value:
-            scribble(item)
-        value.append("scribbled")
+        value[:] = [*map(scribble, value), "scribbled"]
+    else:
+        return "scribbled"
+    return value
 
 
 # --- surroundings ---------------------------------------------------------------------------------
