@@ -141,6 +141,7 @@ class ScriptedTarget:
         self._coming: deque[Reaction] = deque()
         self._always: dict[str, Reaction] = {}
         self._numbers = 0
+        self._made = 0
         self._held = 0
         self._released = 0
 
@@ -280,7 +281,8 @@ class ScriptedTarget:
     def _change(self, request: Request, context: WriteContext) -> str | None:
         remote_id = request.remote_id
         if request.verb == "create":
-            remote_id = f"r{request.number}"
+            self._made += 1
+            remote_id = f"r{self._made}"
         elif remote_id not in self._records:
             raise Gone(f"there is no record {remote_id!r}")
         assert remote_id is not None
