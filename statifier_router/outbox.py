@@ -7,9 +7,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, bindparam
+from sqlalchemy import Connection, Select, bindparam, select
 
 from statifier_router import dialect
+from statifier_router.committed import after, below_horizon
 from statifier_router.dialect import Prepared
 from statifier_router.jsontext import encode
 from statifier_router.messages import Event, event_as_json
@@ -55,3 +56,28 @@ def _add(schema: Schema, kind: str) -> Prepared:
         .on_conflict_do_nothing(index_elements=[table.c.key])
         .inline()
     )
+
+
+@lru_cache
+def page(schema: Schema, kind: str, *, scoped: bool) -> Select[Any]:
+    """At most `limit` rows of `of_queue` after (`after_xid`, `after_number`), in commit order."""
+    table = schema.outbox
+    statement = (
+        _of_queue(schema, scoped=scoped)
+        .where(after(table.c.xid, table.c.id))
+        .order_by(table.c.xid, table.c.id)
+        .limit(bindparam("limit"))
+    )
+    return below_horizon(statement, table.c.xid, kind)
+
+
+@lru_cache
+def by_key(schema: Schema, *, scoped: bool) -> Select[Any]:
+    """The rows of `of_queue` with these `keys`, whatever the horizon."""
+    return _of_queue(schema, scoped=scoped).where(schema.outbox.c.key.in_(bindparam("keys", expanding=True)))
+
+
+def _of_queue(schema: Schema, *, scoped: bool) -> Select[Any]:
+    table = schema.outbox
+    statement = select(table).where(table.c.queue == bindparam("of_queue"))
+    return statement.where(table.c.scope == bindparam("of_scope")) if scoped else statement

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statifier_router.runs.changing import record_change
 from statifier_router.runs.doctoring import Finding
 from statifier_router.runs.ends import BUSY, ENDED, MORE, ChainEnd, ChainId, JobEnd
 from statifier_router.runs.faults import (
@@ -25,6 +26,7 @@ from statifier_router.runs.parking import Parked
 from statifier_router.runs.records import ChangeSource, Position, Record
 from statifier_router.runs.releasing import Released
 from statifier_router.runs.rules import Policy, RetryPolicy, Rule
+from statifier_router.runs.sources import Changes, Outbox
 from statifier_router.runs.standing import BreakerStatus, ChainStatus, RecordRow, RuleStatus
 from statifier_router.runs.whys import Why
 from statifier_router.runs.writers import (
@@ -51,6 +53,7 @@ __all__ = [
     "ChainId",
     "ChainStatus",
     "ChangeSource",
+    "Changes",
     "ConnectionHealth",
     "Created",
     "Finding",
@@ -61,6 +64,7 @@ __all__ = [
     "LedgerRowAppeared",
     "NoWriter",
     "Outbound",
+    "Outbox",
     "Parked",
     "Policy",
     "Position",
@@ -89,4 +93,5 @@ __all__ = [
     "WriteContext",
     "Writer",
     "WriterTraits",
+    "record_change",
 ]

@@ -15,6 +15,12 @@ from statifier_router import dialect, migrations
 from statifier_router.config import Config
 from statifier_router.dialect import trouble_of
 from statifier_router.errors import DatabaseFault, SchemaError
+from statifier_router.schema import Schema, schema_of
+from statifier_router.tables import Tables
+
+# The option of a connection that says under which names the tables stand: a source is handed no
+# configuration.
+_TABLES = "statifier_router_tables"
 
 
 @contextmanager
@@ -31,7 +37,7 @@ def writing(config: Config) -> Iterator[Connection]:
             dialect.begin(connection)
             with connection.begin():
                 dialect.bound_waits(connection, config.lock_timeout)
-                yield connection
+                yield _with_tables(connection, config)
                 if not dialect.still_open(connection):
                     # SQLite ends a transaction by itself on some faults; what host code did with them
                     # does not matter.
@@ -46,7 +52,17 @@ def reading(config: Config) -> Iterator[Connection]:
     """A connection to read on, which takes no lock and on SQLite waits for no writer."""
     dialect.check_bridged(config.writer)
     with _told(config), config.reader.connect() as connection:
-        yield connection
+        yield _with_tables(connection, config)
+
+
+def _with_tables(connection: Connection, config: Config) -> Connection:
+    """The connection, on which a source finds under which names our tables stand."""
+    return connection.execution_options(**{_TABLES: config.tables})
+
+
+def schema_in_use(connection: Connection) -> Schema:
+    """The tables of the configuration whose connection this is; on a stranger's under the default names."""
+    return schema_of(connection.get_execution_options().get(_TABLES, Tables()))
 
 
 @contextmanager
