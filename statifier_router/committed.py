@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, func, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, select, tuple_
 
 from statifier_router.columns import XID
 
@@ -36,3 +36,13 @@ def horizon() -> ColumnElement[int]:
 def below_horizon(statement: Select[Any], xid: ColumnElement[Any], kind: str) -> Select[Any]:
     """The statement over those rows alone whose order is settled."""
     return statement.where(xid < horizon()) if kind == "postgresql" else statement
+
+
+def held_back(connection: Connection, xid: int, kind: str) -> str | None:
+    """Why a committed row of this transaction is not read yet; None where it is."""
+    if kind != "postgresql":
+        return None
+    open_since: int = connection.execute(select(horizon())).scalar_one()
+    if xid < open_since:
+        return None
+    return "a transaction that began no later than its own is still open, and may add rows before it"

@@ -38,6 +38,18 @@ def parse(text: str, field: str, now: datetime) -> datetime:
     return as_utc(instant, field, ConfigError)
 
 
+def duration(text: str, field: str) -> timedelta:
+    """A length of time: a number and its unit, one of s, m, h, d and w. Raises `ConfigError`.
+
+    >>> duration("90m", "--spread")
+    datetime.timedelta(seconds=5400)
+    """
+    found = _AGE.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"{field} must be a number and its unit such as 30s, 15m or 2h, not {text!r}")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
 def shown(instant: datetime) -> str:
     """To the second, in UTC, as tables show it."""
     return f"{instant:%Y-%m-%d %H:%M:%S}"

@@ -12,13 +12,15 @@ import click
 
 from statifier_router.cli.answers import CLOSED_PIPE, INTERRUPTED, complain, silence
 from statifier_router.cli.asking_commands import execution, ledger
-from statifier_router.cli.commanding import config_option
+from statifier_router.cli.commanding import config_option, outbound_option
 from statifier_router.cli.demo_command import demo
 from statifier_router.cli.doctor_command import doctor
 from statifier_router.cli.explain_command import explain
 from statifier_router.cli.faults import TRACEBACK_VARIABLE, line_and_code
 from statifier_router.cli.keeping_commands import prune, reap
+from statifier_router.cli.records_commands import park, parked, records, release, replay, why
 from statifier_router.cli.route_command import route
+from statifier_router.cli.rules_commands import breaker, pause, resume, rules
 from statifier_router.cli.schema_commands import migrate, verify
 from statifier_router.cli.waiting_commands import deferrals, timers
 
@@ -62,9 +64,10 @@ class _Program(click.Group):
     cls=_Program, invoke_without_command=True, name=NAME, context_settings={"max_content_width": 100}
 )
 @config_option
+@outbound_option
 @click.version_option(package_name=NAME, message="%(prog)s %(version)s")
 @click.pass_context
-def program(context: click.Context, reference: str | None) -> None:
+def program(context: click.Context, reference: str | None, outbound_reference: str | None) -> None:
     """Deliver events of other systems to the one durable state machine each belongs to.
 
     Begin with: statifier-router demo
@@ -74,7 +77,9 @@ def program(context: click.Context, reference: str | None) -> None:
 
 
 _COMMANDS = (
-    demo, migrate, verify, route, ledger, explain, execution, timers, deferrals, doctor, reap, prune,
+    demo, migrate, verify, route, ledger, explain, execution, timers, deferrals,
+    rules, why, parked, records, release, park, replay, pause, resume, breaker,
+    doctor, reap, prune,
 )  # fmt: skip
 
 for each in _COMMANDS:

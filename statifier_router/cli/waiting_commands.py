@@ -9,6 +9,7 @@ from statifier_router import timers as timer_rows
 from statifier_router.cli import instants
 from statifier_router.cli.answers import REFUSED, Answer, Screen, cell, table
 from statifier_router.cli.commanding import command
+from statifier_router.cli.groups import DefaultGroup
 from statifier_router.config import Config
 from statifier_router.deferrals import KeptEvent, Swept
 from statifier_router.errors import ConfigError
@@ -20,20 +21,6 @@ _EXECUTION = click.option(
     "--execution", "--execution-id", "execution_id", metavar="ID", help="Of this execution only."
 )
 _SHOWN = click.option("--limit", type=int, default=100, show_default=True, help="At most so many rows.")
-
-
-class _Waiting(click.Group):
-    """A group that lists where no command is named."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the first command before options that no command precedes."""
-        if not args or (args[0].startswith("-") and args[0] != "--help"):
-            args.insert(0, next(iter(self.commands)))
-        return super().parse_args(ctx, args)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """In their own order."""
-        return list(self.commands)
 
 
 # --- Timers ---------------------------------------------------------------------------------------
@@ -79,7 +66,7 @@ def fire(config: Config, *, limit: int) -> Answer:
     return Answer(document, lambda screen: screen.say(line), REFUSED if total.failed else 0)
 
 
-@click.group("timers", cls=_Waiting)
+@click.group("timers", cls=DefaultGroup)
 def timers() -> None:
     """Show or fire delayed sends; without a command, `pending`."""
 
@@ -147,7 +134,7 @@ def sweep(config: Config) -> Answer:
     return Answer(document, lambda screen: screen.say(line))
 
 
-@click.group("deferrals", cls=_Waiting)
+@click.group("deferrals", cls=DefaultGroup)
 def deferrals() -> None:
     """Show or sweep events that came early; without a command, `list`."""
 

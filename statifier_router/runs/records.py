@@ -38,8 +38,9 @@ class ChangeSource(Protocol):
     """Where a rule's records come from. Both methods read on the connection they are handed, and only read.
 
     Optional: `identity` (text; what the source is, where rules are compared), `scope` (the one scope
-    whose records it hands over), and `rewound(after) -> Position` (where a chain's scan begins, for a source
-    whose rows may appear behind the place that was reached: it is asked once a chain).
+    whose records it hands over), `rewound(after) -> Position` (where a chain's scan begins, for a source
+    whose rows may appear behind the place that was reached: it is asked once a chain), and
+    `held_back(connection, record) -> str | None` (why a scan does not hand over a version yet, for `why`).
     """
 
     def scan(self, connection: Connection, after: Position, limit: int) -> Sequence[Record]:

@@ -12,7 +12,7 @@ from attrs import Attribute, field, frozen
 
 from statifier_router import change_table, dialect, outbox
 from statifier_router.arrays import array
-from statifier_router.committed import START
+from statifier_router.committed import START, held_back
 from statifier_router.errors import ConfigError
 from statifier_router.jsontext import Json, canonical, decode
 from statifier_router.paging import chunks
@@ -97,6 +97,10 @@ class Changes:
             rows = [row for row in found if row is not None]
         return loaded | {row.source_id: _record(row, row) for row in rows}
 
+    def held_back(self, connection: Connection, record: Record) -> str | None:
+        """Why a scan does not hand over this version yet; None where it does."""
+        return _held_back(connection, record)
+
 
 def _records(held: Mapping[str, tuple[Any, Any]]) -> list[Record]:
     return [_record(last, newest) for last, newest in held.values()]
@@ -147,6 +151,10 @@ class Outbox:
                 loaded[row.key] = _message(row)
         return loaded
 
+    def held_back(self, connection: Connection, record: Record) -> str | None:
+        """Why a scan does not hand over this version yet; None where it does."""
+        return _held_back(connection, record)
+
     def _where(self) -> dict[str, Any]:
         return {"of_queue": self.queue} | ({} if self.scope is None else {"of_scope": self.scope})
 
@@ -163,6 +171,13 @@ def _message(row: Any) -> Record:
         payload=payload,
         scope=row.scope,
     )
+
+
+def _held_back(connection: Connection, record: Record) -> str | None:
+    place = record.position
+    assert isinstance(place, tuple)
+    assert isinstance(place[0], int)
+    return held_back(connection, place[0], dialect.kind(connection))
 
 
 def _place(after: Position) -> dict[str, int]:
