@@ -23,7 +23,7 @@ from statifier_router.ambient import Frame
 from statifier_router.bindings import Binding
 from statifier_router.clock import as_utc
 from statifier_router.config import Config
-from statifier_router.dialect import Prepared
+from statifier_router.dialect import Link, Prepared
 from statifier_router.errors import ConfigError
 from statifier_router.executions import SQLExecutor
 from statifier_router.executions import rows as execution_rows
@@ -131,10 +131,10 @@ class Found:
     snapshot_is_fresh: bool
 
 
-def look_up(connection: Connection, schema: Schema, scope: str, document: str, key: str) -> Found:
+def look_up(link: Link, schema: Schema, scope: str, document: str, key: str) -> Found:
     """The execution at this address, in one statement that also asks how strict the transaction is."""
-    ((execution_id, isolation),) = _look_up(schema, dialect.kind(connection)).rows(
-        connection, {"scope": scope, "document": document, "key": key}
+    ((execution_id, isolation),) = _look_up(schema, dialect.kind(link)).rows(
+        link, {"scope": scope, "document": document, "key": key}
     )
     return Found(execution_id, isolation in FRESH_LEVELS)
 
@@ -150,7 +150,7 @@ def _look_up(schema: Schema, kind: str) -> Prepared:
 
 
 def insert(
-    connection: Connection,
+    link: Link,
     schema: Schema,
     scope: str,
     document: str,
@@ -169,7 +169,7 @@ def insert(
         "execution_id": execution_id,
         "inserted_at": now,
     }
-    return _insert(schema, dialect.kind(connection)).first(connection, values) is not None
+    return _insert(schema, dialect.kind(link)).first(link, values) is not None
 
 
 @lru_cache
@@ -186,7 +186,7 @@ def _insert(schema: Schema, kind: str) -> Prepared:
 
 
 def stamp(
-    connection: Connection,
+    link: Link,
     schema: Schema,
     scope: str,
     document: str,
@@ -196,7 +196,7 @@ def stamp(
 ) -> None:
     """Note when the execution was first seen ended, on the row that still names it."""
     _stamp(schema).count(
-        connection,
+        link,
         {
             "at_scope": scope,
             "at_document": document,

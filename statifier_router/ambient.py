@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from statifier_router.dialect import Pipe
+from statifier_router.dialect import Held, Link, Pipe, in_full
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -43,7 +43,8 @@ class Frame:
     """One transaction that a door works in, while it does.
 
     Attributes:
-        connection: where every statement of the delivery goes.
+        link: where every statement of the delivery goes: a caller's connection, or what the library holds
+            of the pool.
         minted: ids that an earlier attempt at the same delivery minted, by what they were for.
         doomed: the transient fault that a nested door met. Whoever swallows it, the transaction
             cannot be committed any more: the door that opened it starts again.
@@ -63,7 +64,7 @@ class Frame:
             executions stands in memory alone; it raises.
     """
 
-    connection: Connection
+    link: Link
     parent: Frame | None
     minted: dict[tuple[str, ...], str] = field(factory=dict)
     doomed: Exception | None = None
@@ -79,6 +80,16 @@ class Frame:
     on_join: Callable[[], None] | None = None
     open: bool = True
     _home: tuple[int, asyncio.Task[Any] | None] = field(factory=_here)
+
+    @property
+    def connection(self) -> Connection:
+        """SQLAlchemy's connection of this transaction; made when it is first asked for."""
+        return in_full(self.link)
+
+    def is_of(self, connection: Connection) -> bool:
+        """Whether it works on this very connection."""
+        link = self.link
+        return link.is_made(connection) if isinstance(link, Held) else link is connection
 
     def flush(self) -> None:
         """Let what a pipelined delivery kept for its last trip go now: more statements follow."""
@@ -100,7 +111,7 @@ def in_force(engine: Engine) -> Frame | None:
     """The innermost open frame of this thread and task on this engine's database, or None."""
     frame = _frames.get()
     while frame is not None:
-        if frame.is_here() and frame.connection.engine.pool is engine.pool:
+        if frame.is_here() and frame.link.engine.pool is engine.pool:
             return frame.joined()
         frame = frame.parent
     return None
@@ -113,7 +124,7 @@ def on_database(engine: Engine) -> Frame | None:
     """
     frame = _frames.get()
     while frame is not None:
-        if frame.is_here() and _same_database(frame.connection.engine, engine):
+        if frame.is_here() and _same_database(frame.link.engine, engine):
             return frame
         frame = frame.parent
     return None
@@ -144,25 +155,25 @@ def of_connection(connection: Connection) -> Frame | None:
     """The open frame that already works on this very connection, or None."""
     frame = _frames.get()
     while frame is not None:
-        if frame.is_here() and frame.connection is connection:
+        if frame.is_here() and frame.is_of(connection):
             return frame.joined()
         frame = frame.parent
     return None
 
 
 class entered:  # noqa: N801 - it is used as a function is; a generator costs three times as much
-    """Make `connection` the transaction in force for the block."""
+    """Make the transaction of `link` the one in force for the block."""
 
     __slots__ = ("_frame", "_token")
 
     def __init__(
         self,
-        connection: Connection,
+        link: Link,
         minted: dict[tuple[str, ...], str],
         *,
         lock_timeout: timedelta | None = None,
     ) -> None:
-        self._frame = Frame(connection, _frames.get(), minted, lock_timeout=lock_timeout)
+        self._frame = Frame(link, _frames.get(), minted, lock_timeout=lock_timeout)
 
     def __enter__(self) -> Frame:
         self._token = _frames.set(self._frame)

@@ -27,9 +27,9 @@ from statifier_router.executions import rows
 from statifier_router.executor import Execution
 from statifier_router.judging import Judgement, Settled
 from statifier_router.outcomes import Outcome
+from statifier_router.savepoints import travels
 from statifier_router.sends import Sending
 from statifier_router.tasks import Task
-from statifier_router.transactions import travels
 
 
 @frozen

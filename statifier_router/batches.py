@@ -28,9 +28,10 @@ from statifier_router.judging import Judgement, bindings_of, judged
 from statifier_router.messages import Delivery, Message
 from statifier_router.outcomes import KeyRefused, NoMatch, Outcome
 from statifier_router.routing import check_config, refuse_inside_route
+from statifier_router.savepoints import bracketed, in_own_savepoint, travels
 from statifier_router.sends import Sending
 from statifier_router.tasks import Task
-from statifier_router.transactions import around, bracketed, in_own_savepoint, joinable, run, travels
+from statifier_router.transactions import around, joinable, run
 
 T = TypeVar("T")
 

@@ -7,11 +7,11 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, insert, select, true
+from sqlalchemy import Select, bindparam, insert, select, true
 
 from statifier_router.arrays import column_types, given_rows
 from statifier_router.committed import after, below_horizon
-from statifier_router.dialect import Prepared
+from statifier_router.dialect import Link, Prepared
 from statifier_router.jsontext import Json, digest, encode
 from statifier_router.schema import Schema
 
@@ -38,9 +38,9 @@ def signal_of(data: Json, *, deleted: bool) -> str:
     return digest({"data": data, "deleted": deleted})
 
 
-def append(connection: Connection, schema: Schema, row: Mapping[str, Any]) -> None:
+def append(link: Link, schema: Schema, row: Mapping[str, Any]) -> None:
     """Insert one row. Never a second time the same: no two rows are compared."""
-    _append(schema).count(connection, row)
+    _append(schema).count(link, row)
 
 
 @lru_cache

@@ -7,13 +7,13 @@ from functools import lru_cache
 from typing import Any
 
 from attrs import field
-from sqlalchemy import Connection, Executable, bindparam, delete, func, literal_column, select, true, tuple_
+from sqlalchemy import Executable, bindparam, delete, func, literal_column, select, true, tuple_
 
 from statifier_router import dialect
 from statifier_router.ambient import Frame
 from statifier_router.clock import as_utc
 from statifier_router.config import Config
-from statifier_router.dialect import Prepared
+from statifier_router.dialect import Link, Prepared
 from statifier_router.errors import ConfigError
 from statifier_router.paging import checked_limit
 from statifier_router.schema import Schema
@@ -37,18 +37,16 @@ class Claim:
     expires_at: datetime
 
 
-def take(
-    connection: Connection, schema: Schema, claim: Claim, now: datetime, lock_timeout: str | None
-) -> bool:
+def take(link: Link, schema: Schema, claim: Claim, now: datetime, lock_timeout: str | None) -> bool:
     """Take the claim, in one statement; False where the message was taken before.
 
     Waits for another transaction's uncommitted claim on the same message. A stored expiry equal to
     `now` still counts. `lock_timeout` bounds this and every later wait of the transaction.
     """
-    kind = dialect.kind(connection)
+    kind = dialect.kind(link)
     bounded = lock_timeout is not None and kind == "postgresql"
     values = as_values(claim, now, lock_timeout)
-    return _take(schema, kind, bounded=bounded).first(connection, values) is not None
+    return _take(schema, kind, bounded=bounded).first(link, values) is not None
 
 
 def as_values(claim: Claim, now: datetime, lock_timeout: str | None) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def within(
 
 def _acts(config: Config, frame: Frame, executor: Executor, task: Task) -> Acts:
     """The plan of statements: merged on PostgreSQL, unless a host's own executor does the writing."""
-    if dialect.kind(frame.connection) == "postgresql" and type(executor) is SQLExecutor:
+    if dialect.kind(frame.link) == "postgresql" and type(executor) is SQLExecutor:
         merged = MergedActs(config, frame, executor, task)
         if config.mint_execution_id is None:
             merged.minted = minted(config, frame, task)

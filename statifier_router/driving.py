@@ -29,8 +29,8 @@ from statifier_router.executor import (
 )
 from statifier_router.gathering import Gathered
 from statifier_router.messages import Event
+from statifier_router.savepoints import in_own_savepoint
 from statifier_router.steps import Chart
-from statifier_router.transactions import in_own_savepoint
 from statifier_router.values import made_often
 
 T = TypeVar("T")
@@ -140,7 +140,7 @@ class Driving:
     def _context(self, outgoing: Outgoing) -> StepContext:
         own = self.input
         return StepContext(
-            connection=self.frame.connection,
+            connection=self.frame.link,
             config=self.config,
             scope=own.scope,
             document=own.document,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from attrs import field, frozen
 
+from statifier_router import dialect
 from statifier_router.jsontext import Json
 from statifier_router.messages import Event
 from statifier_router.steps import Chart, Effect, Step
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from statifier_router.config import Config
+    from statifier_router.dialect import Link
     from statifier_router.executions.journal import Journal
 
 ExecutionStatus = Literal["active", "suspended", "completed", "failed", "cancelled"]
@@ -91,7 +93,8 @@ class StepContext:
     With `keeps_unmatched` an answer "refused" or "ignored" is to leave no trace: the event is kept.
     """
 
-    connection: Connection = field(repr=False)
+    # What `connection` is asked for: most executors of a delivery never do.
+    link: Link = field(repr=False, alias="connection")
     config: Config = field(repr=False)
     scope: str
     document: str
@@ -104,6 +107,11 @@ class StepContext:
     driver: str = field(default="", kw_only=True, repr=False)
     journal: Journal | None = field(default=None, kw_only=True, repr=False)
     keeps_unmatched: bool = field(default=False, kw_only=True)
+
+    @property
+    def connection(self) -> Connection:
+        """The delivery's own: what is written on it exists exactly when the step does."""
+        return dialect.in_full(self.link)
 
     def effect_key(self, execution_id: str, revision: int, wave: int | str, index: int) -> str:
         """The idempotency key of one effect, equal when the same event drives the same position again.

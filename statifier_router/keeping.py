@@ -24,8 +24,8 @@ from statifier_router.executions.rows import StoredExecution
 from statifier_router.executor import Execution, Executor, Stepped
 from statifier_router.jsontext import decode, digest, encode
 from statifier_router.messages import Event, event_as_json, event_from_json
+from statifier_router.savepoints import in_own_savepoint
 from statifier_router.tasks import Task
-from statifier_router.transactions import in_own_savepoint
 
 
 @frozen

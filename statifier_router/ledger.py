@@ -8,7 +8,6 @@ from typing import Any
 
 from attrs import field, frozen
 from sqlalchemy import (
-    Connection,
     Executable,
     Select,
     bindparam,
@@ -25,7 +24,7 @@ from statifier_router.ambient import Frame
 from statifier_router.claims import Claim
 from statifier_router.clock import as_utc
 from statifier_router.config import Config
-from statifier_router.dialect import Prepared
+from statifier_router.dialect import Link, Prepared
 from statifier_router.errors import ConfigError
 from statifier_router.paging import checked_limit
 from statifier_router.schema import Schema
@@ -67,12 +66,12 @@ class Entry:
     reason: str | None = None
 
 
-def write(connection: Connection, schema: Schema, entry: Entry) -> None:
+def write(link: Link, schema: Schema, entry: Entry) -> None:
     """Append one row."""
-    _write(schema).count(connection, as_values(entry))
+    _write(schema).count(link, as_values(entry))
 
 
-def write_duplicate(connection: Connection, schema: Schema, entry: Entry, claim: Claim) -> bool:
+def write_duplicate(link: Link, schema: Schema, entry: Entry, claim: Claim) -> bool:
     """Append a duplicate's row; True where the message that was taken carried other content.
 
     One statement: the stored digest is compared inside the insert, and a difference is its reason.
@@ -83,7 +82,7 @@ def write_duplicate(connection: Connection, schema: Schema, entry: Entry, claim:
         "claim_message_id": claim.message_id,
         "claim_digest": claim.digest,
     }
-    ((reason,),) = _write_duplicate(schema).rows(connection, values)
+    ((reason,),) = _write_duplicate(schema).rows(link, values)
     return reason is not None
 
 

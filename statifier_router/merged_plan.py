@@ -45,8 +45,8 @@ from statifier_router.merged_statements import (
 )
 from statifier_router.messages import event_as_json
 from statifier_router.plain_plan import PlainActs
+from statifier_router.savepoints import travels
 from statifier_router.schema import Schema
-from statifier_router.transactions import travels
 
 # The shortest wait that the server knows.
 _AT_ONCE = dialect.lock_timeout_setting(timedelta(milliseconds=1))
@@ -108,7 +108,7 @@ class MergedActs(PlainActs):
         # Open waits for three things; which of them it was is asked only when a wait ran out.
         self.frame.suspect = self._held
         self._opened = (
-            statement.first(self.frame.connection, values) if pipe is None else pipe.first(statement, values)
+            statement.first(self.frame.link, values) if pipe is None else pipe.first(statement, values)
         )
         self.frame.suspect = None
         return self._opened is not None
@@ -171,7 +171,7 @@ class MergedActs(PlainActs):
         elif pending.before is not None and pending.after is not None:
             close_step(self.frame, self.config.schema, pending, entry, self.gathered)
         else:
-            ledger.write(self.frame.connection, self.config.schema, entry)
+            ledger.write(self.frame.link, self.config.schema, entry)
 
 
 def close_creation(
@@ -230,7 +230,7 @@ def _close(
 ) -> None:
     if frame.pipe is not None and _travels_with_commit(frame):
         frame.pipe.defer(statement, values, missed)
-    elif not statement.count(frame.connection, values):
+    elif not statement.count(frame.link, values):
         raise missed()
 
 

@@ -7,11 +7,11 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, select
+from sqlalchemy import Select, bindparam, select
 
 from statifier_router import dialect
 from statifier_router.committed import after, below_horizon
-from statifier_router.dialect import Prepared
+from statifier_router.dialect import Link, Prepared
 from statifier_router.jsontext import encode
 from statifier_router.messages import Event, event_as_json
 from statifier_router.schema import Schema
@@ -42,9 +42,9 @@ def row_of(
     }
 
 
-def add(connection: Connection, schema: Schema, row: Mapping[str, Any]) -> None:
+def add(link: Link, schema: Schema, row: Mapping[str, Any]) -> None:
     """Insert one row, or nothing where this key is there: the same step was driven before."""
-    _add(schema, dialect.kind(connection)).count(connection, row)
+    _add(schema, dialect.kind(link)).count(link, row)
 
 
 @lru_cache

@@ -14,6 +14,7 @@ from statifier_router import addresses, change_table, claims, dialect, ledger, o
 from statifier_router.addresses import Found
 from statifier_router.ambient import Frame
 from statifier_router.config import Config
+from statifier_router.executions import SQLExecutor, rows
 from statifier_router.executions.journal import Journal
 from statifier_router.executor import (
     Discarded,
@@ -106,7 +107,7 @@ class PlainActs:
         """Take the claim; False for a duplicate."""
         bound = self.frame.lock_timeout
         return claims.take(
-            self.frame.connection,
+            self.frame.link,
             self.config.schema,
             self.task.claim,
             self.task.now,
@@ -116,20 +117,18 @@ class PlainActs:
     def record_duplicate(self) -> bool:
         """Write a duplicate's ledger row; True where its content differs from what was taken."""
         entry = self._entry("duplicate", None, None)
-        return ledger.write_duplicate(self.frame.connection, self.config.schema, entry, self.task.claim)
+        return ledger.write_duplicate(self.frame.link, self.config.schema, entry, self.task.claim)
 
     def look_up(self) -> Found:
         """Read the address."""
         task = self.task
-        return addresses.look_up(
-            self.frame.connection, self.config.schema, task.scope, task.document, task.key
-        )
+        return addresses.look_up(self.frame.link, self.config.schema, task.scope, task.document, task.key)
 
     def add_address(self, execution_id: str) -> bool:
         """Insert the address with the minted id; False where another delivery was first."""
         task = self.task
         return addresses.insert(
-            self.frame.connection,
+            self.frame.link,
             self.config.schema,
             task.scope,
             task.document,
@@ -141,7 +140,10 @@ class PlainActs:
     def lock(self, execution_id: str) -> Execution | None:
         """Lock and read the execution."""
         self.frame.waiting_for = execution_id
-        execution = self.executor.fetch(self.frame.connection, self.config, execution_id, lock=True)
+        if type(self.executor) is SQLExecutor:
+            execution = rows.read(self.frame.link, self.config.schema, execution_id, lock=True)
+        else:
+            execution = self.executor.fetch(self.frame.connection, self.config, execution_id, lock=True)
         self.frame.waiting_for = None
         return execution
 
@@ -159,7 +161,7 @@ class PlainActs:
         """Note on the address that its execution was seen ended."""
         task = self.task
         addresses.stamp(
-            self.frame.connection,
+            self.frame.link,
             self.config.schema,
             task.scope,
             task.document,
@@ -172,16 +174,16 @@ class PlainActs:
         """Write what the step handed off, and the delivery's ledger row."""
         self._write_gathered()
         entry = self._entry(outcome, execution_id, reason)
-        ledger.write(self.frame.connection, self.config.schema, entry)
+        ledger.write(self.frame.link, self.config.schema, entry)
 
     def _write_gathered(self) -> None:
         if self.gathered is not None:
             for row in self.gathered.outbox:
-                outbox.add(self.frame.connection, self.config.schema, row)
+                outbox.add(self.frame.link, self.config.schema, row)
             for row in self.gathered.changes:
-                change_table.append(self.frame.connection, self.config.schema, row)
+                change_table.append(self.frame.link, self.config.schema, row)
             for row in self.gathered.timers:
-                timer_table.arm(self.frame.connection, self.config.schema, row)
+                timer_table.arm(self.frame.link, self.config.schema, row)
 
     def _entry(self, outcome: str, execution_id: str | None, reason: str | None) -> ledger.Entry:
         task = self.task

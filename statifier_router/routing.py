@@ -77,7 +77,7 @@ def record(config: Config, entry: ledger.Entry, connection: Any) -> None:
     """Write a ledger row that stands alone: under a savepoint, or in a short transaction."""
 
     def work(frame: Frame) -> None:
-        ledger.write(frame.connection, config.schema, entry)
+        ledger.write(frame.link, config.schema, entry)
 
     run(config, work, connection=connection, binding_id=entry.binding_id)
 

@@ -7,10 +7,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Select, bindparam, literal_column, select, update
+from sqlalchemy import Executable, Select, bindparam, literal_column, select, update
 
 from statifier_router import dialect
-from statifier_router.dialect import Prepared
+from statifier_router.dialect import Link, Prepared
 from statifier_router.jsontext import encode
 from statifier_router.messages import Event, event_as_json
 from statifier_router.schema import Schema
@@ -43,9 +43,9 @@ def row_of(
     }
 
 
-def arm(connection: Connection, schema: Schema, row: Mapping[str, Any]) -> None:
+def arm(link: Link, schema: Schema, row: Mapping[str, Any]) -> None:
     """Insert one timer, or nothing where this key is there: the step was driven before."""
-    _arm(schema, dialect.kind(connection)).count(connection, row)
+    _arm(schema, dialect.kind(link)).count(link, row)
 
 
 @lru_cache
@@ -61,9 +61,9 @@ def _arm(schema: Schema, kind: str) -> Prepared:
     )
 
 
-def cancel(connection: Connection, schema: Schema, execution_id: str, send_id: str) -> int:
+def cancel(link: Link, schema: Schema, execution_id: str, send_id: str) -> int:
     """Cancel every pending timer of this send id, of this execution only; answers how many."""
-    return _cancel(schema).count(connection, {"of_execution": execution_id, "of_send": send_id})
+    return _cancel(schema).count(link, {"of_execution": execution_id, "of_send": send_id})
 
 
 @lru_cache

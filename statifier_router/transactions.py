@@ -11,39 +11,23 @@ Rules (20-delivery §2, §6):
 
 from __future__ import annotations
 
-import itertools
-import logging
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, NoReturn, TypeVar
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from attrs import define, field
 from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
 
-from statifier_router import ambient, dialect, migrations
+from statifier_router import ambient, dialect, savepoints
 from statifier_router.ambient import Frame
 from statifier_router.config import Config
-from statifier_router.dialect import Trouble, trouble_of
-from statifier_router.errors import (
-    ConfigError,
-    DatabaseFault,
-    DeliveryError,
-    ExecutionBusy,
-    IsolationConflict,
-    ReentrantStep,
-    SchemaError,
-)
+from statifier_router.dialect import trouble_of
+from statifier_router.errors import ConfigError, ReentrantStep
+from statifier_router.savepoints import bracketed, check_open, travels, undo_or_give_up
+from statifier_router.telling import note_wait, raise_translated
 
 T = TypeVar("T")
-
-log = logging.getLogger("statifier_router")
-
-_WAIT = "_statifier_router_wait"
-
-# Names come from here alone: nothing a caller supplies ever reaches a savepoint's name.
-_savepoints = itertools.count(1)
 
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
@@ -155,16 +139,14 @@ def attempt(
     pipelined: bool = False,
 ) -> T:
     """One try: open a transaction, do the work, commit. Whatever is raised, nothing is left open."""
-    waits = [first[place] for place in sorted(first)]
-    with config.opener.connect() as connection:
-        dialect.set_busy_timeout(connection, config.lock_timeout)
+    waits = [first[place] for place in sorted(first)] if first else ()
+    held = dialect.Held(config.opener)
+    try:
+        dialect.set_busy_timeout(held, config.lock_timeout)
         try:
-            pipelined = pipelined and not waits and not connection.dispatch.begin
-            pipe = dialect.Pipe(connection) if pipelined else None
-            if pipe is None:
-                dialect.begin(connection)
-            transaction = connection.begin()
-            with ambient.entered(connection, minted, lock_timeout=config.lock_timeout) as frame:
+            pipe = dialect.Pipe(held) if pipelined and not waits and not held.told_of_begin else None
+            held.begin(sent=pipe is not None)
+            with ambient.entered(held, minted, lock_timeout=config.lock_timeout) as frame:
                 frame.pipe, frame.first = pipe, first
                 try:
                     for wait in waits:
@@ -172,23 +154,25 @@ def attempt(
                     answer = bracketed(frame, work) if savepoint else work(frame)
                     if frame.doomed is not None:
                         raise frame.doomed
-                    _check_open(connection)
+                    check_open(held)
                     if pipe is not None:
                         pipe.close()
                 except BaseException as error:
-                    _undo(connection, transaction.rollback)
+                    undo_or_give_up(held, held.rollback)
                     fault = error
                     if frame.doomed is not None and isinstance(error, Exception):
                         fault = frame.doomed
-                    _note_wait(fault, frame)
+                    note_wait(fault, frame)
                     if fault is error:
                         raise
                     raise fault from error
-            transaction.commit()
+            held.commit()
             return answer
         finally:
-            if not connection.invalidated:
-                dialect.restore_busy_timeout(connection)
+            if not held.invalidated:
+                dialect.restore_busy_timeout(held)
+    finally:
+        held.close()
 
 
 def _nested(frame: Frame, work: Callable[[Frame], T]) -> T:
@@ -214,198 +198,8 @@ def _borrowed(
             return bracketed(frame, work, refuse_doomed=True)
         except Exception as error:
             fault = error if frame.doomed is None else frame.doomed
-            _note_wait(fault, frame)
+            note_wait(fault, frame)
             raise_translated(config, fault, binding_id, borrowed=connection)
-
-
-def bracketed(frame: Frame, work: Callable[[Frame], T], *, refuse_doomed: bool = False) -> T:
-    """Do a door's work in a savepoint: all of it stays, or none where it raises."""
-    queued = len(frame.queue)
-    try:
-        with _savepoint(frame.connection):
-            answer = work(frame)
-            if refuse_doomed and frame.doomed is not None:
-                raise frame.doomed
-            _check_open(frame.connection)
-    except BaseException:
-        # What was queued inside goes with it.
-        del frame.queue[queued:]
-        raise
-    return answer
-
-
-@contextmanager
-def _savepoint(connection: Connection) -> Iterator[None]:
-    """Keep what the block did where it ends well; undo it, and only it, where it raises."""
-    name = f"sr_delivery_{next(_savepoints)}"
-    connection.exec_driver_sql(f"SAVEPOINT {name}")
-    try:
-        yield
-        connection.exec_driver_sql(f"RELEASE SAVEPOINT {name}")
-    except BaseException:
-
-        def undo() -> None:
-            connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {name}")
-            connection.exec_driver_sql(f"RELEASE SAVEPOINT {name}")
-
-        _undo(connection, undo)
-        raise
-
-
-def travels(error: BaseException) -> bool:
-    """Whether this is a transient fault, which nothing inside a delivery may settle."""
-    if isinstance(error, DeliveryError):
-        return error.fault == "transient" and error.retryable
-    trouble = trouble_of(error)
-    return trouble is not None and trouble.kind in ("retry", "busy")
-
-
-def in_own_savepoint(
-    frame: Frame, work: Callable[[], T], *, undo_when: Callable[[T], bool] | None = None
-) -> T:
-    """Do `work` in a savepoint, which is undone where it raises, or where its answer says so.
-
-    An error that `work` met in the database and swallowed undoes what it wrote, and nothing else.
-    """
-    connection = frame.connection
-    name = f"sr_delivery_{next(_savepoints)}"
-    connection.exec_driver_sql(f"SAVEPOINT {name}")
-    queued = len(frame.queue)
-
-    def undo() -> None:
-        del frame.queue[queued:]
-        connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {name}")
-        connection.exec_driver_sql(f"RELEASE SAVEPOINT {name}")
-
-    try:
-        answer = work()
-    except BaseException:
-        _undo(connection, undo)
-        raise
-    if (undo_when is not None and undo_when(answer)) or not dialect.still_open(connection):
-        undo()
-    else:
-        connection.exec_driver_sql(f"RELEASE SAVEPOINT {name}")
-    return answer
-
-
-def guarded(frame: Frame, work: Callable[[], None]) -> None:
-    """Do `work` so that no failure of it harms the delivery; a transient fault travels all the same."""
-    try:
-        in_own_savepoint(frame, work)
-    except Exception as error:
-        if travels(error):
-            raise
-        log.warning("side row not written", exc_info=error)
-
-
-def _undo(connection: Connection, undo: Callable[[], None]) -> None:
-    """Undo, without ever hiding the error being handled: a connection that cannot is given up."""
-    if connection.invalidated or connection.closed:
-        return
-    try:
-        undo()
-    except BaseException as failure:
-        connection.invalidate()
-        if not isinstance(failure, Exception):
-            # Nothing hides that this very undo was interrupted.
-            raise
-
-
-def _check_open(connection: Connection) -> None:
-    """Refuse to go on over a transaction that the database has given up behind our back.
-
-    SQLite ends a transaction by itself on some faults (a full disk), and host code could have
-    ended one by hand; each further statement would then commit alone.
-    """
-    if not dialect.still_open(connection):
-        raise DatabaseFault(None)
-
-
-def refuse_ended(connection: Connection) -> None:
-    """Raise where host code, which has just run, has left no transaction to go on in.
-
-    It may have met and swallowed a fault on which SQLite rolls back by itself.
-    """
-    if dialect.has_ended(connection):
-        raise DatabaseFault(None)
-
-
-def _note_wait(error: BaseException, frame: Frame) -> None:
-    """Keep on the error what was being waited for, or how to find out: the frame is about to end."""
-    # An exception may refuse attributes; then the error is told without it.
-    with suppress(AttributeError):
-        if not hasattr(error, _WAIT):
-            setattr(error, _WAIT, (frame.waiting_for, frame.suspect))
-
-
-def _waited_for(config: Config, error: Exception, borrowed: Connection | None) -> str | None:
-    """The execution whose lock was waited for in vain, None for a claim or an address."""
-    wait: tuple[str | None, Callable[[Connection], str | None] | None]
-    wait = getattr(error, _WAIT, (None, None))
-    execution_id, suspect = wait
-    if suspect is None:
-        return execution_id
-    try:
-        if borrowed is not None:
-            return suspect(borrowed)
-        with config.writer.connect() as connection:
-            return suspect(connection)
-    except SQLAlchemyError:
-        # Whatever befalls the asking, the wait that ran out is what the caller is told.
-        return None
-
-
-def raise_translated(
-    config: Config,
-    error: Exception,
-    binding_id: str | None,
-    *,
-    borrowed: Connection | None = None,
-) -> NoReturn:
-    """Raise `error` as what the caller of an outermost door is told."""
-    if isinstance(error, DeliveryError):
-        if error.binding_id is None:
-            error.binding_id = binding_id
-        raise error
-    trouble = trouble_of(error)
-    if trouble is None:
-        raise error
-    if trouble.kind == "schema":
-        _probe_schema(config, error, borrowed)
-        raise error
-    raise _told(config, error, trouble, binding_id, borrowed) from error
-
-
-def _told(
-    config: Config,
-    error: Exception,
-    trouble: Trouble,
-    binding_id: str | None,
-    borrowed: Connection | None,
-) -> DeliveryError:
-    if trouble.kind == "busy":
-        waited_for = _waited_for(config, error, borrowed)
-        return ExecutionBusy(waited_for, binding_id=binding_id)
-    if borrowed is not None and dialect.is_serialization(error):
-        return IsolationConflict(binding_id=binding_id)
-    return DatabaseFault(trouble.sqlstate, binding_id=binding_id)
-
-
-def _probe_schema(config: Config, error: Exception, borrowed: Connection | None) -> None:
-    """Raise `SchemaError` where the tables are not what this version needs.
-
-    A statement that met a missing table may also have been the host's own: the error alone does
-    not tell.
-    """
-    try:
-        if borrowed is not None:
-            migrations.verify(borrowed, tables=config.tables)
-            return
-        with config.reader.connect() as connection:
-            migrations.verify(connection, tables=config.tables)
-    except SchemaError as fault:
-        raise fault from error
 
 
 @contextmanager
@@ -418,7 +212,7 @@ def reading(config: Config, connection: Any = None) -> Iterator[Connection]:
     if isinstance(joined, Frame):
         yield joined.connection
     elif joined is not None:
-        with _told_reader(config, borrowed=joined), _savepoint(joined):
+        with _told_reader(config, borrowed=joined), savepoints.savepoint(joined):
             yield joined
     else:
         with _told_reader(config), config.reader.connect() as own:

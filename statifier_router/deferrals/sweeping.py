@@ -21,8 +21,9 @@ from statifier_router.jsontext import decode
 from statifier_router.keeping import Keeper, Offered
 from statifier_router.messages import Event, event_from_json
 from statifier_router.paging import checked_execution_id, checked_limit
+from statifier_router.savepoints import in_own_savepoint, travels
 from statifier_router.sends import Sending
-from statifier_router.transactions import in_own_savepoint, reading, run, travels
+from statifier_router.transactions import reading, run
 
 log = logging.getLogger("statifier_router")
 

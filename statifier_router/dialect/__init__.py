@@ -4,11 +4,9 @@ from statifier_router.dialect.bridging import check_bridged, is_async_engine, pa
 from statifier_router.dialect.common import Kind, kind
 from statifier_router.dialect.connections import (
     check_borrowed,
-    has_ended,
     lock_timeout_setting,
     restore_busy_timeout,
     set_busy_timeout,
-    still_open,
 )
 from statifier_router.dialect.engines import (
     BEGIN_OPTION,
@@ -29,14 +27,16 @@ from statifier_router.dialect.faults import (
     is_unique_violation,
     trouble_of,
 )
+from statifier_router.dialect.held import Held, Link, begin, has_ended, in_full, still_open
 from statifier_router.dialect.pipelines import Pipe
 from statifier_router.dialect.prepared import Prepared, Row
 from statifier_router.dialect.statements import bound_waits, insert_into
-from statifier_router.dialect.transactions import begin
 
 __all__ = [
     "BEGIN_OPTION",
+    "Held",
     "Kind",
+    "Link",
     "Pipe",
     "Prepared",
     "Row",
@@ -50,6 +50,7 @@ __all__ = [
     "checked_url",
     "create_engine",
     "has_ended",
+    "in_full",
     "insert_into",
     "is_async_engine",
     "is_prepared",

@@ -9,11 +9,15 @@ from statifier_router.errors import ConfigError
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
+    from statifier_router.dialect.held import Link
+
 Kind = Literal["postgresql", "sqlite"]
 
 # The keys of ours in a pooled connection's info.
 PREPARED = "statifier_router_prepared"
 BUSY_TIMEOUT = "statifier_router_busy_timeout"
+# There while SQLAlchemy is told of a transaction that has begun.
+BEGUN = "statifier_router_begun"
 
 # Milliseconds, on every connection of a prepared SQLite engine.
 SQLITE_BUSY_TIMEOUT = 5_000
@@ -27,7 +31,7 @@ DRIVERS = {"postgresql": ("psycopg",), "sqlite": ("pysqlite",)}
 ASYNC_DRIVERS = {"postgresql": ("psycopg", "psycopg_async"), "sqlite": ("aiosqlite",)}
 
 
-def kind(bind: Engine | Connection) -> Kind:
+def kind(bind: Engine | Link) -> Kind:
     """Which of the two databases this is; `ConfigError` for a third."""
     name = bind.dialect.name
     if name not in DRIVERS:
@@ -56,7 +60,7 @@ def is_autocommit(bind: Engine | Connection, option: object) -> bool:
     return isinstance(level, str) and level.upper().replace("_", " ") == "AUTOCOMMIT"
 
 
-def driver(connection: Connection) -> Any:
+def driver(connection: Link) -> Any:
     """The driver's own connection, under SQLAlchemy's."""
     pooled = connection.connection
     # Only what is awaited is wrapped.

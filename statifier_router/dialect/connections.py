@@ -1,4 +1,4 @@
-"""Connections: what a caller may lend, whether its transaction stands, how long a wait may last."""
+"""Connections: what a caller may lend, and how long a wait may last."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ from statifier_router.errors import ConfigError
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from statifier_router.dialect.held import Link
+
 _MEND_ENGINE = "make it with statifier_router.create_engine(url), or pass it through prepare_engine(engine)"
-
-
-# libpq's numbers: psycopg cannot be imported where there is no libpq, and SQLite needs none.
-_IDLE, _IN_TRANSACTION = 0, 2
 
 
 def check_borrowed(connection: Connection) -> None:
@@ -49,33 +47,6 @@ def check_borrowed(connection: Connection) -> None:
         raise ConfigError(f"connection is from a SQLite engine that was not prepared; {_MEND_ENGINE}")
 
 
-def still_open(connection: Connection) -> bool:
-    """Whether the server still holds this transaction and takes statements; it sends none.
-
-    SQLite may roll back by itself (a full disk, a failed write); PostgreSQL aborts on any error.
-    """
-    if connection.closed or connection.invalidated:
-        return False
-    held = driver(connection)
-    if kind(connection) == "sqlite":
-        return bool(held.in_transaction)
-    return bool(held.pgconn.transaction_status == _IN_TRANSACTION)
-
-
-def has_ended(connection: Connection) -> bool:
-    """Whether this transaction is over although nobody here ended it; it sends none.
-
-    The next statement would then commit alone. One that PostgreSQL has aborted, or that broke with
-    its connection, is not over: it refuses the next statement by itself.
-    """
-    if connection.closed or connection.invalidated:
-        return True
-    held = driver(connection)
-    if kind(connection) == "sqlite":
-        return not held.in_transaction
-    return bool(held.pgconn.transaction_status == _IDLE)
-
-
 @lru_cache(maxsize=16)
 def lock_timeout_setting(timeout: timedelta) -> str:
     """The timeout as PostgreSQL's `lock_timeout` takes it; never 0, which would be no limit.
@@ -86,7 +57,7 @@ def lock_timeout_setting(timeout: timedelta) -> str:
     return f"{_milliseconds(timeout)}ms"
 
 
-def set_busy_timeout(connection: Connection, timeout: timedelta) -> None:
+def set_busy_timeout(connection: Link, timeout: timedelta) -> None:
     """On SQLite, the longest wait for the write lock, set before BEGIN; nothing on PostgreSQL.
 
     It stays with the pooled connection until `restore_busy_timeout`.
@@ -95,13 +66,13 @@ def set_busy_timeout(connection: Connection, timeout: timedelta) -> None:
         _busy_timeout(connection, _milliseconds(timeout))
 
 
-def restore_busy_timeout(connection: Connection) -> None:
+def restore_busy_timeout(connection: Link) -> None:
     """Undo `set_busy_timeout`, so that a host's own use of the connection waits as it did."""
     if kind(connection) == "sqlite" and not (connection.closed or connection.invalidated):
         _busy_timeout(connection, SQLITE_BUSY_TIMEOUT)
 
 
-def _busy_timeout(connection: Connection, milliseconds: int) -> None:
+def _busy_timeout(connection: Link, milliseconds: int) -> None:
     info = connection.info
     if info.get(BUSY_TIMEOUT) != milliseconds:
         # Not the driver's own connection: that of an asynchronous driver would have to be awaited.

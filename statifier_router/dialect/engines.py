@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError
 from statifier_router.dialect.bridging import sync_engine
 from statifier_router.dialect.common import (
     ASYNC_DRIVERS,
+    BEGUN,
     BUSY_TIMEOUT,
     DRIVERS,
     PREPARED,
@@ -157,6 +158,30 @@ def opening_options(engine: Engine) -> Engine:
     return engine
 
 
+def begins_here(engine: Engine) -> bool:
+    """Whether we may begin and end its transactions past SQLAlchemy: nobody is to hear of them there.
+
+    Not under asyncio, whose engine knows how; nor where it logs, nor where a host listens to connections
+    and transactions, be it on this engine, on every engine or on every connection.
+    """
+    found: Any = engine.dialect
+    if found.is_async or engine._should_log_info():  # noqa: SLF001 - what `echo` and the logger's level say
+        return False
+    if _has_events(Connection) or (_has_events(found) and found.dispatch.handle_error):
+        return False
+    if not _has_events(engine):
+        return True
+    heard: Any = engine.dispatch
+    if heard.engine_connect or heard.commit or heard.rollback:
+        return False
+    return all(listener is _sqlite_on_begin for listener in heard.begin)
+
+
+def _has_events(target: object) -> bool:
+    """Whether anybody listens to it; as SQLAlchemy asks itself before it tells of anything."""
+    return bool(getattr(target, "_has_events", True))
+
+
 def reader_options(engine: Engine) -> Engine:
     """The engine for the library's own reads: on SQLite they wait for no writer."""
     owned = owned_options(engine)
@@ -210,7 +235,7 @@ def _postgresql_on_begin(connection: Connection) -> None:
 
 def _sqlite_on_connect(opened: Any, entry: ConnectionPoolEntry) -> None:
     try:
-        _take_over(opened)
+        take_over(opened)
         if isinstance(opened, AdaptedConnection):
             _check_taken_over(opened)
         _set_up(opened)
@@ -227,7 +252,7 @@ def _sqlite_on_checkout(opened: Any, entry: ConnectionPoolEntry, _: PoolProxiedC
         _sqlite_on_connect(opened, entry)
 
 
-def _take_over(opened: Any) -> None:
+def take_over(opened: Any) -> None:
     """Leave the begin of transactions to us, whatever the driver was told at connect."""
     legacy = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", None)
     if legacy is not None and getattr(opened, "autocommit", legacy) != legacy:
@@ -281,10 +306,12 @@ def _journal_mode(opened: Any) -> str:
 
 
 def _sqlite_on_begin(connection: Connection) -> None:
+    if BEGUN in connection.info:
+        return
     options = connection.get_execution_options()
     if is_autocommit(connection, options.get("isolation_level")):
         return
     # SQLAlchemy hands the implicit begin back to the driver whenever it sets an isolation level.
-    _take_over(connection.connection.dbapi_connection)
+    take_over(connection.connection.dbapi_connection)
     deferred = options.get(BEGIN_OPTION) == "deferred"
     connection.exec_driver_sql("BEGIN" if deferred else "BEGIN IMMEDIATE")

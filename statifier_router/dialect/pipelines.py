@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import define
-from sqlalchemy import Connection
 
 from statifier_router.dialect.common import BEGIN, COMMIT
+from statifier_router.dialect.held import Link, begin
 from statifier_router.dialect.prepared import Prepared, Row
-from statifier_router.dialect.transactions import begin
 
 # What `1 / count(*)` raises where there was nothing to count.
 _DIVISION_BY_ZERO = "22012"
@@ -25,7 +24,7 @@ Missed = Callable[[], Exception]
 class Pipe:
     """The transaction of one delivery, on a connection that the library owns."""
 
-    connection: Connection
+    connection: Link
     begun: bool = False
     _closing: tuple[Prepared, Mapping[str, Any], Missed] | None = None
 

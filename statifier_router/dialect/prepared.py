@@ -14,12 +14,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
-from sqlalchemy import Connection, Executable
+from sqlalchemy import Executable
 from sqlalchemy.exc import DBAPIError
 
 from statifier_router.dialect.common import driver
 
 if TYPE_CHECKING:
+    from statifier_router.dialect.held import Link
     from statifier_router.dialect.wire import Sendable
 
 Row = tuple[Any, ...]
@@ -37,7 +38,7 @@ class Prepared:
     instants: tuple[str, ...] = ()
     _texts: dict[tuple[str, bool], _Text] = field(factory=dict, init=False, repr=False)
 
-    def rows(self, connection: Connection, values: Mapping[str, Any]) -> list[Row]:
+    def rows(self, connection: Link, values: Mapping[str, Any]) -> list[Row]:
         """Run it and answer all its rows."""
         text = self._text(connection.dialect)
         if text.wire is not None:
@@ -54,12 +55,12 @@ class Prepared:
             cursor.close()
         return text.told(found)
 
-    def first(self, connection: Connection, values: Mapping[str, Any]) -> Row | None:
+    def first(self, connection: Link, values: Mapping[str, Any]) -> Row | None:
         """Run it and answer its first row, None where it has none."""
         found = self.rows(connection, values)
         return found[0] if found else None
 
-    def count(self, connection: Connection, values: Mapping[str, Any]) -> int:
+    def count(self, connection: Link, values: Mapping[str, Any]) -> int:
         """Run it and answer how many rows it touched."""
         text = self._text(connection.dialect)
         if text.wire is not None:
@@ -76,7 +77,7 @@ class Prepared:
 
     def rows_between(
         self,
-        connection: Connection,
+        connection: Link,
         values: Mapping[str, Any],
         *,
         before: bytes | None = None,
@@ -127,7 +128,7 @@ class _Text:
         return rows
 
 
-def _executed(connection: Connection, text: _Text, values: Mapping[str, Any]) -> Any:
+def _executed(connection: Link, text: _Text, values: Mapping[str, Any]) -> Any:
     dialect = connection.dialect
     cursor = connection.connection.cursor()
     try:
@@ -180,7 +181,7 @@ def _with_instants(row: Row, places: tuple[int, ...]) -> Row:
     return tuple(values)
 
 
-def wrapped(connection: Connection, sql: str, error: Any, cursor: Any = None) -> BaseException:
+def wrapped(connection: Link, sql: str, error: Any, cursor: Any = None) -> BaseException:
     """The error as SQLAlchemy raises it; a connection that is lost is given up, as it would be."""
     dialect = connection.dialect
     lost = dialect.is_disconnect(error, connection.connection.dbapi_connection, cursor)

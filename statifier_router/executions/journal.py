@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from attrs import field, frozen
-from sqlalchemy import Connection
 
+from statifier_router.dialect import Link
 from statifier_router.executions import rows
 from statifier_router.executor import Door, Execution
 from statifier_router.jsontext import Json, encode
@@ -63,24 +63,24 @@ class Journal(Protocol):
 class WriteAtOnce:
     """Writes each thing when it is told, one statement each."""
 
-    connection: Connection
+    link: Link
     schema: Schema
 
     def create(self, execution: Execution, inputs: Sequence[NewInput]) -> None:
         """Insert the execution, then its input rows."""
-        rows.add(self.connection, self.schema, execution)
+        rows.add(self.link, self.schema, execution)
         self._log(execution.id, inputs)
 
     def move(self, before: Execution, after: Execution, inputs: Sequence[NewInput], *, moved: bool) -> None:
         """Append the input rows, then update the execution."""
         self._log(before.id, inputs)
-        rows.move(self.connection, self.schema, before, after, moved=moved)
+        rows.move(self.link, self.schema, before, after, moved=moved)
 
     def change_chart(self, before: Execution, after: Execution, inputs: Sequence[NewInput]) -> None:
         """Append the input rows, then write another chart and position."""
         self._log(before.id, inputs)
-        rows.change_chart(self.connection, self.schema, before, after)
+        rows.change_chart(self.link, self.schema, before, after)
 
     def _log(self, execution_id: str, inputs: Sequence[NewInput]) -> None:
         for row in inputs:
-            rows.log(self.connection, self.schema, execution_id, row.values())
+            rows.log(self.link, self.schema, execution_id, row.values())

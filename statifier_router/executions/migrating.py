@@ -17,9 +17,10 @@ from statifier_router.executor import Execution
 from statifier_router.jsontext import Json, NotJson, plain
 from statifier_router.paging import checked_execution_id
 from statifier_router.refusals import told
+from statifier_router.savepoints import travels
 from statifier_router.steps import Chart
 from statifier_router.text import NAME_LIMIT, checked
-from statifier_router.transactions import run, travels
+from statifier_router.transactions import run
 
 T = TypeVar("T")
 PositionMapping = Callable[[Json], Json] | Mapping[str, str]

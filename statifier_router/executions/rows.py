@@ -10,7 +10,7 @@ from attrs import field, frozen
 from sqlalchemy import Connection
 
 from statifier_router import dialect
-from statifier_router.dialect import Row
+from statifier_router.dialect import Link, Row
 from statifier_router.errors import ExecutionExists, StaleRevision
 from statifier_router.executions import statements
 from statifier_router.executor import Door, Execution, ExecutionStatus
@@ -45,9 +45,9 @@ class Input:
     details: Json = field(default=None, repr=False)
 
 
-def read(connection: Connection, schema: Schema, execution_id: str, *, lock: bool) -> Execution | None:
+def read(link: Link, schema: Schema, execution_id: str, *, lock: bool) -> Execution | None:
     """The execution, or None; `lock` waits for its row lock."""
-    row = statements.read(schema, lock=lock).first(connection, {"execution_id": execution_id})
+    row = statements.read(schema, lock=lock).first(link, {"execution_id": execution_id})
     return None if row is None else from_row(row)
 
 
@@ -123,10 +123,10 @@ def statuses(connection: Connection, schema: Schema, execution_ids: list[str]) -
     return found
 
 
-def add(connection: Connection, schema: Schema, execution: Execution) -> None:
+def add(link: Link, schema: Schema, execution: Execution) -> None:
     """Insert it. Raises `ExecutionExists` where the id is taken, leaving the transaction usable."""
-    adding = statements.add(schema, dialect.kind(connection))
-    if adding.first(connection, as_values(execution)) is None:
+    adding = statements.add(schema, dialect.kind(link))
+    if adding.first(link, as_values(execution)) is None:
         raise ExecutionExists(execution.id)
 
 
@@ -165,14 +165,14 @@ def changes_of(before: Execution, after: Execution, *, moved: bool) -> dict[str,
     return values
 
 
-def move(connection: Connection, schema: Schema, before: Execution, after: Execution, *, moved: bool) -> None:
+def move(link: Link, schema: Schema, before: Execution, after: Execution, *, moved: bool) -> None:
     """Write what a step made of `before`. Raises `StaleRevision` where the row is no longer that."""
     values = changes_of(before, after, moved=moved)
-    if statements.move(schema, moved=moved).count(connection, values) != 1:
+    if statements.move(schema, moved=moved).count(link, values) != 1:
         raise StaleRevision(before.id, before.revision)
 
 
-def change_chart(connection: Connection, schema: Schema, before: Execution, after: Execution) -> None:
+def change_chart(link: Link, schema: Schema, before: Execution, after: Execution) -> None:
     """Write another chart and the position on it. Raises `StaleRevision` as `move` does."""
     values = {
         "execution_id": before.id,
@@ -182,13 +182,13 @@ def change_chart(connection: Connection, schema: Schema, before: Execution, afte
         "position": encode(after.position),
         "active": encode(list(after.active)),
     }
-    if statements.change_chart(schema).count(connection, values) != 1:
+    if statements.change_chart(schema).count(link, values) != 1:
         raise StaleRevision(before.id, before.revision)
 
 
-def log(connection: Connection, schema: Schema, execution_id: str, values: dict[str, Any]) -> None:
+def log(link: Link, schema: Schema, execution_id: str, values: dict[str, Any]) -> None:
     """Append one row to the input log, of these columns."""
-    statements.log(schema).count(connection, {"execution_id": execution_id, **values})
+    statements.log(schema).count(link, {"execution_id": execution_id, **values})
 
 
 def inputs(connection: Connection, schema: Schema, execution_id: str) -> list[Input]:

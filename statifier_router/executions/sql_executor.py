@@ -28,9 +28,9 @@ from statifier_router.executor import (
 from statifier_router.interpreters.answers import checked_step
 from statifier_router.jsontext import Json, plain
 from statifier_router.messages import Event, copied_event
+from statifier_router.savepoints import refuse_ended, travels
 from statifier_router.steps import Chart, Send, Step
 from statifier_router.text import error_text
-from statifier_router.transactions import refuse_ended, travels
 
 
 class SQLExecutor:
@@ -194,7 +194,7 @@ def _hand_on(
 
     Answers the last step, the input rows of what was heard, and what an ended chart no longer heard.
     """
-    refuse_ended(context.connection)
+    refuse_ended(context.link)
     refusals = _hand_on_wave(context, execution_id, revision, answer, wave=0)
     step = answer
     reentries: list[NewInput] = []
@@ -251,7 +251,7 @@ def refusal_event(refused: EffectRefused, event: str, target: str | None, send_i
 
 
 def _journal(context: StepContext) -> Journal:
-    return context.journal or WriteAtOnce(context.connection, context.config.schema)
+    return context.journal or WriteAtOnce(context.link, context.config.schema)
 
 
 def _ending(step: Step, now: datetime) -> tuple[ExecutionStatus, str | None, datetime | None]:

@@ -29,10 +29,10 @@ from statifier_router.keeping import Keeper
 from statifier_router.keys import check_key
 from statifier_router.messages import Envelope, Event
 from statifier_router.outcomes import Dropped
+from statifier_router.savepoints import in_own_savepoint
 from statifier_router.steps import Send
 from statifier_router.tasks import Task
 from statifier_router.text import NAME_LIMIT, checked, error_text
-from statifier_router.transactions import in_own_savepoint
 
 if TYPE_CHECKING:
     from statifier_router.sends.sending import Handler, Sending

@@ -85,7 +85,7 @@ class RecordRoute:
         """Append the row in the delivery's transaction."""
         if context.schema is None:
             raise ConfigError("RecordRoute needs the context that the library hands it")
-        change_table.append(context.connection, context.schema, self.row_of(event, context.now))
+        change_table.append(context.link, context.schema, self.row_of(event, context.now))
 
     def row_of(self, event: Event, now: datetime) -> dict[str, Any]:
         """The row, for whoever writes it together with others. Raises `RouteRefused`."""

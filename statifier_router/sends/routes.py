@@ -12,13 +12,14 @@ from sqlalchemy import Connection
 from statifier_router import outbox
 from statifier_router.ambient import Frame, running_route
 from statifier_router.config import Config
+from statifier_router.dialect import Link, in_full
 from statifier_router.errors import ConfigError, RouteRefused
 from statifier_router.executor import EffectRefused
 from statifier_router.messages import Event
 from statifier_router.refusals import close_awaitable
+from statifier_router.savepoints import in_own_savepoint
 from statifier_router.schema import Schema
 from statifier_router.text import NAME_LIMIT, checked, error_text
-from statifier_router.transactions import in_own_savepoint
 
 
 @frozen
@@ -29,7 +30,7 @@ class RouteContext:
     `context` is the opaque text that came with the driving message.
     """
 
-    connection: Connection = field(repr=False)
+    link: Link = field(repr=False, alias="connection")
     execution_id: str
     scope: str
     document: str
@@ -39,6 +40,11 @@ class RouteContext:
     now: datetime
     context: Mapping[str, str] = field(repr=False)
     schema: Schema | None = field(default=None, repr=False, kw_only=True)
+
+    @property
+    def connection(self) -> Connection:
+        """The delivery's own."""
+        return in_full(self.link)
 
 
 @runtime_checkable
@@ -76,7 +82,7 @@ class OutboxRoute:
         """Insert the row in the delivery's transaction."""
         if context.schema is None:
             raise ConfigError("OutboxRoute needs the context that the library hands it")
-        outbox.add(context.connection, context.schema, self.row_of(event, key, context))
+        outbox.add(context.link, context.schema, self.row_of(event, key, context))
 
     def row_of(self, event: Event, key: str, context: RouteContext) -> dict[str, Any]:
         """The row, for whoever writes it together with others."""

@@ -15,13 +15,13 @@ from statifier_router.errors import OnCompleteFailed, RouteRefused
 from statifier_router.executions import SQLExecutor
 from statifier_router.executor import EffectRefused, Executor, KeyedEffect, StepContext, Stepped
 from statifier_router.messages import Event
+from statifier_router.savepoints import guarded
 from statifier_router.schema import Schema
 from statifier_router.sends import neighbours, routes
 from statifier_router.sends.record_route import RecordRoute
 from statifier_router.sends.routes import OutboxRoute
 from statifier_router.steps import NO_DATA, Cancel, Send
 from statifier_router.text import error_text
-from statifier_router.transactions import guarded
 
 EXECUTION = "execution"
 # What SCXML calls its own event processor: the same as no type at all.
@@ -67,7 +67,7 @@ class Handler:
         if isinstance(effect, Cancel):
             if self.driven.gathered is not None:
                 self.driven.gathered.cancel(effect.send_id)
-            timer_rows.cancel(self.frame.connection, self._schema, self.driven.execution_id, effect.send_id)
+            timer_rows.cancel(self.frame.link, self._schema, self.driven.execution_id, effect.send_id)
             return None
         if effect.type is not None and not self._knows(effect.type):
             return EffectRefused(f"no handler for sends of type {effect.type!r}", "error.execution")
@@ -106,7 +106,7 @@ class Handler:
             execution_id=self.driven.execution_id,
             reason=reason,
         )
-        guarded(self.frame, lambda: ledger.write(self.frame.connection, self._schema, entry))
+        guarded(self.frame, lambda: ledger.write(self.frame.link, self._schema, entry))
 
     @property
     def _schema(self) -> Schema:
@@ -140,7 +140,7 @@ class Handler:
         driven, config = self.driven, self.sending.config
         instance = routes.instance_of(config, driven.scope, name)
         context = routes.RouteContext(
-            connection=self.frame.connection,
+            connection=self.frame.link,
             execution_id=driven.execution_id,
             scope=driven.scope,
             document=driven.document,
@@ -187,7 +187,7 @@ class Handler:
         if self.driven.gathered is not None:
             self.driven.gathered.timers.append(row)
         else:
-            timer_rows.arm(self.frame.connection, self._schema, row)
+            timer_rows.arm(self.frame.link, self._schema, row)
         return None
 
     def _event(self, send: Send) -> Event:

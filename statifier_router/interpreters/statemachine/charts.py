@@ -23,8 +23,8 @@ from statifier_router.interpreters.statemachine.outlining import outline_of
 from statifier_router.interpreters.statemachine.structure import BadPosition
 from statifier_router.jsontext import Json, plain
 from statifier_router.messages import Event
+from statifier_router.savepoints import travels
 from statifier_router.steps import Effect, Step
-from statifier_router.transactions import travels
 
 _KEYS = frozenset({"states", "data", "history", "self", "sends", "done"})
 

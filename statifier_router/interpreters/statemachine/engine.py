@@ -27,8 +27,8 @@ from statifier_router.interpreters.answers import checked_effect
 from statifier_router.interpreters.statemachine.faults import ERROR_EXECUTION, EndlessLoop, Refusal, told
 from statifier_router.interpreters.statemachine.structure import Node, Structure, names
 from statifier_router.jsontext import Json
+from statifier_router.savepoints import travels
 from statifier_router.steps import NO_DATA, Cancel, Effect, NoData, Send
-from statifier_router.transactions import travels
 
 MICROSTEPS = 1_000
 # An event that enables nothing is no microstep, but a chart could send itself those without end too.

@@ -1,0 +1,265 @@
+"""A pooled connection in a transaction of ours, without SQLAlchemy's `Connection` until somebody asks for it.
+
+To make that, to begin on it and to give it back costs as much as two statements do, and most deliveries
+need nothing of it. Whatever it does beside the driver's own work is for listeners: where a host has one,
+or an `echo`, it is made at once. The pool's own events, its limits and its resets are untouched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from statifier_router.dialect.common import BEGIN, BEGUN, COMMIT, driver
+from statifier_router.dialect.engines import begins_here, take_over
+from statifier_router.dialect.prepared import wrapped
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine, PoolProxiedConnection
+    from sqlalchemy.engine import RootTransaction
+
+# libpq's numbers: psycopg cannot be imported where there is no libpq, and SQLite needs none.
+_IDLE, _IN_TRANSACTION = 0, 2
+
+
+class Held:
+    """One connection of the engine's pool, from `begin` to `commit` or `rollback`; `close` gives it back.
+
+    `connection` is the pooled one, as it is of SQLAlchemy's: statements of ours go over either.
+    """
+
+    __slots__ = ("_given_back", "_made", "_pooled", "_transaction", "dialect", "driver", "engine")
+
+    # The driver's own while nobody has asked for SQLAlchemy's; it is what commits then.
+    driver: Any
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.dialect: Any = engine.dialect
+        self._transaction: RootTransaction | None = None
+        self._made: Connection | None = None
+        self._given_back = False
+        if not begins_here(engine):
+            self._made = engine.connect()
+            self.driver = None
+            return
+        try:
+            self._pooled: PoolProxiedConnection = engine.raw_connection()
+        except self.dialect.loaded_dbapi.Error as error:
+            raise _unconnected(engine, error) from error
+        self.driver = self._pooled.dbapi_connection
+
+    @property
+    def connection(self) -> PoolProxiedConnection:
+        """The pooled connection."""
+        return self._pooled if self._made is None else self._made.connection
+
+    @property
+    def info(self) -> Any:
+        """What is kept with the pooled connection."""
+        return self.connection.info
+
+    @property
+    def closed(self) -> bool:
+        """As of SQLAlchemy's."""
+        return self._given_back or (self._made is not None and self._made.closed)
+
+    @property
+    def invalidated(self) -> bool:
+        """As of SQLAlchemy's: it was lost, or given up, and serves nobody any more."""
+        return self._made is not None and self._made.invalidated
+
+    @property
+    def told_of_begin(self) -> bool:
+        """Whether somebody is to hear of the begin before anything is sent."""
+        return self._made is not None and bool(self._made.dispatch.begin)
+
+    def begin(self, *, sent: bool = False) -> None:
+        """Begin, at READ COMMITTED or IMMEDIATE; `sent` where it travels with the first statement."""
+        made = self._made
+        if made is not None:
+            if not sent:
+                begin(made)
+            self._transaction = made.begin()
+        elif not sent:
+            self.begin_now()
+
+    def begin_now(self) -> None:
+        """Send what begins the transaction, where it has not travelled with a statement."""
+        if self._made is not None:
+            begin(self._made)
+            return
+        sqlite = self.dialect.name == "sqlite"
+        try:
+            if sqlite:
+                # SQLAlchemy hands the implicit begin back to the driver whenever it sets a level.
+                take_over(self.driver)
+                self.driver.execute("BEGIN IMMEDIATE")
+            else:
+                _wire().command(self.driver, BEGIN)
+        except self.dialect.loaded_dbapi.Error as error:
+            raise wrapped(self, "BEGIN IMMEDIATE" if sqlite else "BEGIN", error) from error
+
+    def is_open(self) -> bool:
+        """Whether the server still holds this transaction and takes statements; it sends none."""
+        if self._made is not None:
+            return still_open(self._made)
+        if self.dialect.name == "sqlite":
+            return bool(self.driver.in_transaction)
+        return bool(self.driver.pgconn.transaction_status == _IN_TRANSACTION)
+
+    def is_over(self) -> bool:
+        """Whether this transaction is over although nobody here ended it; it sends none."""
+        if self._made is not None:
+            return has_ended(self._made)
+        return self._is_idle()
+
+    def _is_idle(self) -> bool:
+        if self.dialect.name == "sqlite":
+            return not self.driver.in_transaction
+        return bool(self.driver.pgconn.transaction_status == _IDLE)
+
+    def commit(self) -> None:
+        """Commit; where COMMIT has travelled with the last statement, it is no trip."""
+        if self._transaction is not None:
+            self._transaction.commit()
+            return
+        try:
+            if self.dialect.name == "sqlite":
+                self.driver.commit()
+            elif not self._is_idle():
+                _wire().command(self.driver, COMMIT)
+        except self.dialect.loaded_dbapi.Error as error:
+            raise wrapped(self, "COMMIT", error) from error
+        except BaseException as error:
+            # Interrupted: nobody knows what is still on its way.
+            self.invalidate(error)
+            raise
+
+    def rollback(self) -> None:
+        """Roll back."""
+        self.in_full()
+        if self._transaction is not None:
+            self._transaction.rollback()
+
+    def invalidate(self, error: BaseException | None = None) -> None:
+        """Give the connection up, as SQLAlchemy's does."""
+        self.in_full().invalidate(error)
+
+    def is_made(self, connection: Connection) -> bool:
+        """Whether SQLAlchemy's connection over it was made, and is this one."""
+        return self._made is connection
+
+    def in_full(self) -> Connection:
+        """SQLAlchemy's connection, in this very transaction; made when it is first asked for."""
+        made = self._made
+        if made is None:
+            made = Connection(self.engine, self._pooled)
+            if self._given_back:
+                # For whoever kept this past its end: it serves nobody any more.
+                made.close()
+                return made
+            info = self._pooled.info
+            # Our own listener begins SQLite's transactions; this one is begun.
+            info[BEGUN] = True
+            try:
+                self._transaction = made.begin()
+            finally:
+                del info[BEGUN]
+            self._made = made
+        return made
+
+    def close(self) -> None:
+        """Give the connection back to the pool, which undoes what is still open."""
+        if self._made is not None:
+            self._made.close()
+            return
+        self._given_back = True
+        give_back: Any = getattr(self._pooled, "_close_special", None)
+        if give_back is not None and self._is_idle():
+            # As SQLAlchemy's does after a commit of its own: there is nothing to undo.
+            give_back(transaction_reset=True)
+        else:
+            self._pooled.close()
+
+
+# What a statement of ours goes over.
+Link = Connection | Held
+
+
+def in_full(link: Link) -> Connection:
+    """SQLAlchemy's connection of it."""
+    return link.in_full() if isinstance(link, Held) else link
+
+
+def begin(connection: Link) -> None:
+    """Begin, before anything else does. Nothing on SQLite, and under asyncio, where the engine knows how.
+
+    The driver begins by itself with the first statement where no transaction is open. To tell it the
+    level of that, and to take it back, costs more than the command does.
+    """
+    if isinstance(connection, Held):
+        connection.begin_now()
+        return
+    if connection.dialect.name == "sqlite" or connection.dialect.is_async:
+        return
+    opened: Any = connection.connection.dbapi_connection
+    try:
+        _wire().command(opened, BEGIN)
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise wrapped(connection, "BEGIN", error) from error
+
+
+def still_open(connection: Link) -> bool:
+    """Whether the server still holds this transaction and takes statements; it sends none.
+
+    SQLite may roll back by itself (a full disk, a failed write); PostgreSQL aborts on any error.
+    """
+    if isinstance(connection, Held):
+        return connection.is_open()
+    if connection.closed or connection.invalidated:
+        return False
+    held = driver(connection)
+    if connection.dialect.name == "sqlite":
+        return bool(held.in_transaction)
+    return bool(held.pgconn.transaction_status == _IN_TRANSACTION)
+
+
+def has_ended(connection: Link) -> bool:
+    """Whether this transaction is over although nobody here ended it; it sends none.
+
+    The next statement would then commit alone. One that PostgreSQL has aborted, or that broke with
+    its connection, is not over: it refuses the next statement by itself.
+    """
+    if isinstance(connection, Held):
+        return connection.is_over()
+    if connection.closed or connection.invalidated:
+        return True
+    held = driver(connection)
+    if connection.dialect.name == "sqlite":
+        return not held.in_transaction
+    return bool(held.pgconn.transaction_status == _IDLE)
+
+
+def _wire() -> Any:
+    # Not where there is no libpq.
+    from statifier_router.dialect import wire
+
+    return wire
+
+
+def _unconnected(engine: Engine, error: Any) -> BaseException:
+    """The error of a connection that could not be made, as SQLAlchemy raises it."""
+    found: Any = engine.dialect
+    wrapped: BaseException = DBAPIError.instance(
+        None,
+        None,
+        error,
+        found.loaded_dbapi.Error,
+        hide_parameters=engine.hide_parameters,
+        connection_invalidated=found.is_disconnect(error, None, None),
+        dialect=found,
+    )
+    return wrapped

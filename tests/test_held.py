@@ -1,0 +1,238 @@
+"""Transactions that are begun and ended past SQLAlchemy's `Connection`: nobody is to see a difference."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, ResourceClosedError
+
+from statifier_router import CreatedAndDelivered, Delivered, deliver, executions, ledger
+from statifier_router.ambient import in_force
+from tests.support.charts import Calling, delivery, obedient, registry, scans
+from tests.support.databases import Database
+
+SCANS = scans()
+TOLD = ("engine_connect", "begin", "commit", "rollback")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+    """Every `Connection` of SQLAlchemy's that is made."""
+    found: list[Connection] = []
+    init = Connection.__init__
+
+    def noted(self: Connection, *args: Any, **kw: Any) -> None:
+        found.append(self)
+        init(self, *args, **kw)
+
+    monkeypatch.setattr(Connection, "__init__", noted)
+    return found
+
+
+@pytest.fixture
+def config(database: Database, make_config: Any) -> Any:
+    return make_config(database, charts=registry(parcel=obedient()))
+
+
+def test_a_delivery_needs_no_connection_of_sqlalchemys(config: Any, made: list[Connection]) -> None:
+    """Nothing of a common delivery asks for more than the pooled connection, once the pool is filled."""
+    deliver(config, SCANS, "P7", delivery("m-1"))
+    before = len(made)
+    outcome = deliver(config, SCANS, "P7", delivery("m-2"))
+    assert isinstance(outcome, Delivered)
+    assert made[before:] == []
+
+
+def test_whoever_asks_gets_one_in_the_same_transaction(
+    database: Database, make_config: Any, made: list[Connection]
+) -> None:
+    """It is made once, is in the delivery's transaction, and what is written on it commits with the step."""
+    calling = Calling()
+    config = make_config(database, charts=registry(parcel=calling))
+    with config.engine.begin() as own:
+        own.execute(text("CREATE TABLE notes (id integer)"))
+    execution_id = deliver(config, SCANS, "P7", delivery("m-1")).execution_id
+    seen: list[Connection] = []
+
+    def hook(position: Any, event: Any, now: Any) -> None:
+        frame = in_force(config.writer)
+        assert frame is not None
+        seen.extend([frame.connection, frame.connection])
+        seen[0].execute(text("INSERT INTO notes VALUES (1)"))
+        # It joins by that very connection.
+        assert executions.fetch(config, execution_id, connection=seen[0]).revision == 1
+        assert seen[0].in_transaction()
+
+    before = len(made)
+    try:
+        with calling.calling(hook):
+            deliver(config, SCANS, "P7", delivery("m-2"))
+        assert made[before:] == seen[:1]
+        assert seen[0] is seen[1]
+        assert _notes(config.engine) == 1
+        with calling.calling(lambda *_: _noted_and_raised(config)), pytest.raises(Exception, match="no more"):
+            deliver(config, SCANS, "P7", delivery("m-3"))
+        assert _notes(config.engine) == 1
+    finally:
+        with config.engine.begin() as own:
+            own.execute(text("DROP TABLE notes"))
+
+
+def _noted_and_raised(config: Any) -> None:
+    frame = in_force(config.writer)
+    assert frame is not None
+    frame.connection.execute(text("INSERT INTO notes VALUES (2)"))
+    raise ValueError("no more")
+
+
+def _notes(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(text("SELECT count(*) FROM notes")).scalar_one())
+
+
+@pytest.mark.parametrize("on", ["engine", "connections"])
+@pytest.mark.parametrize("told", TOLD)
+def test_a_host_that_listens_hears_of_every_transaction(config: Any, told: str, on: str) -> None:
+    """A listener to connections or transactions is told of each delivery's, wherever it listens."""
+    deliver(config, SCANS, "P7", delivery("m-1"))
+    heard: list[str] = []
+
+    def listener(connection: Connection) -> None:
+        heard.append(told)
+
+    target = config.engine if on == "engine" else Connection
+    event.listen(target, told, listener)
+    try:
+        deliver(config, SCANS, "P7", delivery("m-2"))
+        deliver(config, SCANS, "P7", delivery("m-3"))
+        with pytest.raises(Exception, match="failed"):
+            deliver(config, SCANS, "P7", delivery("m-4", data={"do": "failed"}))
+    finally:
+        event.remove(target, told, listener)
+        if on == "connections":
+            # Nothing takes this back by itself, and every later test would be told.
+            Connection._has_events = False
+    assert len(heard) == {"commit": 2, "rollback": 1}.get(told, 3)
+
+
+def test_the_pools_own_events_are_told(config: Any) -> None:
+    """A checkout, a reset and a checkin for each delivery, as of any connection of the pool."""
+    deliver(config, SCANS, "P7", delivery("m-1"))
+    heard: list[str] = []
+    for name in ("checkout", "reset", "checkin"):
+        event.listen(config.engine, name, lambda *_, name=name: heard.append(name))
+    deliver(config, SCANS, "P7", delivery("m-2"))
+    assert heard == ["checkout", "reset", "checkin"]
+
+
+def test_echo_tells_of_every_transaction(
+    database: Database, make_config: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An engine that logs says BEGIN and COMMIT of a delivery too."""
+    engine = database.engine()
+    config = make_config(database, engine=engine, charts=registry(parcel=obedient()))
+    deliver(config, SCANS, "P7", delivery("m-1"))
+    engine.echo = True
+    with caplog.at_level(logging.INFO, logger="sqlalchemy.engine"):
+        deliver(config, SCANS, "P7", delivery("m-2"))
+    engine.echo = False
+    said = [record.getMessage() for record in caplog.records]
+    assert "BEGIN (implicit)" in said
+    assert "COMMIT" in said
+
+
+@pytest.fixture
+def deferred(postgresql: Database) -> Iterator[None]:
+    """The ledger's rows break a constraint, which is looked at when they are committed."""
+    table = "statifier_router_ledger"
+    with postgresql.engine().begin() as own:
+        own.execute(text(
+            f"ALTER TABLE {table} ADD CONSTRAINT once UNIQUE (binding_id) DEFERRABLE INITIALLY DEFERRED"
+        ))  # fmt: skip
+    yield
+    with postgresql.engine().begin() as own:
+        own.execute(text(f"ALTER TABLE {table} DROP CONSTRAINT once"))
+
+
+@pytest.mark.parametrize("pipeline", [False, True])
+def test_a_commit_that_fails_is_told_as_sqlalchemy_tells_it(
+    postgresql: Database,
+    make_config: Any,
+    deferred: None,
+    pipeline: bool,
+) -> None:
+    """It is an error of SQLAlchemy's, nothing of the delivery stays, and the connection is not lost."""
+    engine = postgresql.engine(pool_size=1, max_overflow=0)
+    config = make_config(postgresql, engine=engine, charts=registry(parcel=obedient()), pipeline=pipeline)
+    assert isinstance(deliver(config, SCANS, "P7", delivery("m-1")), CreatedAndDelivered)
+    with engine.connect() as connection:
+        pid = connection.connection.dbapi_connection.info.backend_pid
+    with pytest.raises(IntegrityError, match="once"):
+        deliver(config, SCANS, "P7", delivery("m-2"))
+    assert [row.message_id for row in ledger.rows(config)] == ["m-1"]
+    with engine.connect() as connection:
+        assert connection.connection.dbapi_connection.info.backend_pid == pid
+        assert not connection.connection.dbapi_connection.info.transaction_status
+
+
+def test_a_fault_handler_hears_of_a_commit_that_fails(
+    postgresql: Database, make_config: Any, deferred: None
+) -> None:
+    """SQLAlchemy's `handle_error` is asked about a delivery's COMMIT."""
+    engine = postgresql.engine()
+    config = make_config(postgresql, engine=engine, charts=registry(parcel=obedient()))
+    deliver(config, SCANS, "P7", delivery("m-1"))
+    heard: list[str] = []
+    event.listen(engine, "handle_error", lambda context: heard.append(str(context.original_exception)))
+    with pytest.raises(IntegrityError):
+        deliver(config, SCANS, "P7", delivery("m-2"))
+    assert len(heard) == 1
+    assert "once" in heard[0]
+
+
+def test_what_is_kept_past_its_delivery_serves_nobody(database: Database, make_config: Any) -> None:
+    """A frame's connection, asked for once the delivery has ended, is a closed one."""
+    calling = Calling()
+    config = make_config(database, charts=registry(parcel=calling))
+    frames: list[Any] = []
+    with calling.calling(lambda *_: frames.append(in_force(config.writer))):
+        deliver(config, SCANS, "P7", delivery("m-1"))
+    (frame,) = frames
+    assert frame.connection.closed
+    with pytest.raises(ResourceClosedError):
+        frame.connection.execute(text("SELECT 1"))
+    assert isinstance(deliver(config, SCANS, "P7", delivery("m-2")), Delivered)
+
+
+def test_a_database_that_cannot_be_opened_is_told_as_sqlalchemy_tells_it(tmp_path: Any) -> None:
+    """A driver's error while connecting comes as SQLAlchemy's error."""
+    from statifier_router import dialect
+
+    engine = dialect.create_engine(f"sqlite:///{tmp_path}/no/such/place.db")
+    with pytest.raises(DBAPIError, match="unable to open"):
+        dialect.Held(engine)
+
+
+def test_an_interrupted_commit_gives_the_connection_up(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows what is on its way after an interruption: the connection is not handed out again."""
+    from statifier_router import dialect
+
+    held = dialect.Held(config.opener)
+    held.begin()
+    lost = held.connection.dbapi_connection
+
+    class Interrupting:
+        def __getattr__(self, name: str) -> Any:
+            raise KeyboardInterrupt
+
+    held.driver = Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        held.commit()
+    assert held.invalidated
+    held.close()
+    with config.engine.connect() as connection:
+        assert connection.connection.dbapi_connection is not lost
