@@ -60,8 +60,13 @@ def probing(breaker: Breaker, until: datetime) -> Breaker:
     return evolve(breaker, probe_until=until)
 
 
-def freed(breaker: Breaker) -> Breaker:
-    """The probe came to no answer that tells anything; another may try."""
+def freed(breaker: Breaker, until: datetime | None = None) -> Breaker:
+    """The probe came to no answer that tells anything; another may try.
+
+    `until` is what a job knows its probe by: it frees no other one.
+    """
+    if until is not None and breaker.probe_until != until:
+        return breaker
     return evolve(breaker, probe_until=None)
 
 
@@ -75,6 +80,15 @@ def after_answer(breaker: Breaker, fault: RecordFault | None, now: datetime) -> 
         # An answer to a call that was made before it opened does not end the cool-down.
         return breaker if _cooling(breaker, now) else CLOSED
     return freed(breaker)
+
+
+def after_ping(breaker: Breaker, fault: RecordFault | None, now: datetime) -> Breaker:
+    """What an answer to a ping makes of the breaker: any fault says that the target is not back."""
+    if fault is None:
+        return after_answer(breaker, None, now)
+    if isinstance(fault, Throttled) and (wait := wait_asked_for(fault.retry_after, now)) is not None:
+        return _left_alone(breaker, now + wait)
+    return _after_fault(breaker, now)
 
 
 def _cooling(breaker: Breaker, now: datetime) -> bool:

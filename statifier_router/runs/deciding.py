@@ -169,9 +169,9 @@ def decide(view: View) -> Decision:
         return LEAVE
     if operation is not None and (decision := _resume(view, operation)) is not None:
         return decision
-    if row is not None and row.status != "failed" and not view.begun and not _is_offered(view, row):
-        return LEAVE
-    return _fresh(view)
+    rests = row is not None and row.status != "failed" and not _is_offered(view, row)
+    # A call that was never settled may have brought another version than the one that the row tells of.
+    return LEAVE if rests and operation is None and not view.begun else _fresh(view)
 
 
 def _is_due(view: View, row: Row) -> bool:

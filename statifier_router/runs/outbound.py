@@ -6,17 +6,21 @@ import logging
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
 from statifier_router.config import Config
 from statifier_router.errors import ConfigError
-from statifier_router.runs import saving
+from statifier_router.runs import chains, job, saving, working
+from statifier_router.runs.ends import ChainEnd, ChainId, JobEnd
 from statifier_router.runs.health import ALWAYS_OPEN, ConnectionHealth, checked_health
+from statifier_router.runs.job import Successor
 from statifier_router.runs.operating import Operators
 from statifier_router.runs.rules import Rule
+from statifier_router.runs.working import Pause
 from statifier_router.runs.writers import Writer
 from statifier_router.text import NAME_LIMIT, checked
 
@@ -117,6 +121,42 @@ class Outbound(Operators):
             except ConfigError as error:
                 refused[name] = error
         return refused
+
+    # --- runs -----------------------------------------------------------------------------------------
+
+    def tick(self, *, now: datetime | None = None) -> list[ChainId]:
+        """Begin a chain for every rule of this process that has none alive and is not paused.
+
+        One transaction a rule. A chain that gave no sign for two leases is cancelled first. What fails
+        at one rule is logged and hinders no other.
+        """
+        return chains.tick(self, now)
+
+    def run_job(
+        self, chain_id: ChainId, *, successor: Successor | None = None, seq: int | None = None
+    ) -> JobEnd:
+        """Do one page of the chain: `MORE` where another job follows, `ENDED` where none does.
+
+        `BUSY` where another job has the rule: offer it again in seconds. `successor(connection, chain_id,
+        seq)` is called for the job that follows, in the transaction that concludes the page. `seq` is
+        the number that it was called with: a job that was done already has no effect. Raises the fault
+        that ended the chain, after it was written.
+        """
+        return job.run(self, chain_id, successor=successor, seq=seq)
+
+    def run_chain(self, chain_id: ChainId) -> ChainEnd:
+        """Run the jobs of the chain until it is over; raises the fault that ended it."""
+        return chains.run(self, chain_id)
+
+    def work(
+        self, *, every: timedelta, stop: threading.Event | None = None, pause: Pause | None = None
+    ) -> bool:
+        """At every interval begin a chain for each rule and run it, until `stop` is set.
+
+        A rule that fails is logged, and the next one is run; answers whether anything failed. `pause`
+        waits so many seconds in the place of `stop.wait`.
+        """
+        return working.work(self, every=every, stop=stop, pause=pause)
 
 
 def _checked_writers(writers: object) -> dict[str, Writer]:

@@ -12,7 +12,6 @@ from sqlalchemy import (
     BindParameter,
     Executable,
     Select,
-    Table,
     bindparam,
     exists,
     false,
@@ -143,7 +142,11 @@ def give_back(schema: Schema, *, moved: bool, closed: bool | None) -> Executable
     if closed is not None:
         now: BindParameter[Any] = bindparam("now", type_=table.c.closed_since.type)
         values["closed_since"] = func.coalesce(table.c.closed_since, now) if closed else null()
-    return _of_token(table).values(values)
+    return (
+        update(table)
+        .where(table.c.name == bindparam("of_rule"), table.c.lease_token == bindparam("of_token"))
+        .values(values)
+    )
 
 
 @lru_cache
@@ -154,10 +157,4 @@ def revoke(schema: Schema) -> Executable:
         update(table)
         .where(table.c.name == bindparam("of_rule"))
         .values(lease_token=table.c.lease_token + 1, lease_owner=null(), lease_until=null())
-    )
-
-
-def _of_token(table: Table) -> Any:
-    return update(table).where(
-        table.c.name == bindparam("of_rule"), table.c.lease_token == bindparam("of_token")
     )

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from attrs import asdict, evolve, field, frozen
 
 from statifier_router.runs.calling import Landed, Refused
-from statifier_router.runs.deciding import DELETED, TERMINAL, Call, Leave, Rest, Status, View
+from statifier_router.runs.deciding import DELETED, TERMINAL, Call, Rest, Status, View
 from statifier_router.runs.faults import Gone, RecordFault, Rejected, Throttled, Unclassified
 from statifier_router.runs.retry_after import wait_asked_for
 from statifier_router.runs.scrubbing import scrubbed
@@ -86,7 +86,7 @@ def at_rest(view: View, rest: Rest, now: datetime) -> Settled:
     )
 
 
-def left(view: View, leave: Leave) -> Settled:
+def left(view: View) -> Settled:
     """A record at which nothing is done. An operation that is open stays in doubt beside its row."""
     return Settled(outcome=None, operation="none" if view.operation is None else "in_doubt")
 
