@@ -149,12 +149,12 @@ class Outbound(Operators):
         return chains.run(self, chain_id)
 
     def work(
-        self, *, every: timedelta, stop: threading.Event | None = None, pause: Pause | None = None
+        self, *, every: timedelta | float, stop: threading.Event | None = None, pause: Pause | None = None
     ) -> bool:
         """At every interval begin a chain for each rule and run it, until `stop` is set.
 
-        A rule that fails is logged, and the next one is run; answers whether anything failed. `pause`
-        waits so many seconds in the place of `stop.wait`.
+        A rule that fails is logged, and the next one is run; answers whether anything failed. `every` is
+        a `timedelta` or seconds. `pause` waits so many seconds in the place of `stop.wait`.
         """
         return working.work(self, every=every, stop=stop, pause=pause)
 

@@ -21,28 +21,34 @@ log = logging.getLogger("statifier_router")
 # Before a chain whose rule another job has is tried again.
 BUSY_PAUSE: Final = timedelta(seconds=5)
 
+# In seconds: a day.
+_LONGEST: Final = 86_400
+
 # Called with seconds.
 Pause = Callable[[float], object]
 
 
 def work(
-    outbound: Outbound, *, every: timedelta, stop: threading.Event | None = None, pause: Pause | None = None
+    outbound: Outbound,
+    *,
+    every: timedelta | float,
+    stop: threading.Event | None = None,
+    pause: Pause | None = None,
 ) -> bool:
     """Go on until `stop` is set; answers whether anything failed meanwhile.
 
     A rule that fails is logged, and the next one is run. `pause` waits so many seconds; by default it
     ends early when `stop` is set.
     """
-    if not isinstance(every, timedelta) or every <= timedelta(0):
-        raise ConfigError(f"every must be a positive timedelta, not {every!r}")
+    interval = checked_interval(every)
     stop = threading.Event() if stop is None else stop
     pause = stop.wait if pause is None else pause
     failures = 0
     while not stop.is_set():
         begun = outbound.config.now()
-        failures += _round(outbound, every, stop, pause)
+        failures += _round(outbound, interval, stop, pause)
         if not stop.is_set():
-            left = every - (outbound.config.now() - begun)
+            left = interval - (outbound.config.now() - begun)
             pause(max(left, timedelta(0)).total_seconds())
     return failures > 0
 
@@ -75,6 +81,16 @@ def _round(outbound: Outbound, every: timedelta, stop: threading.Event, pause: P
                 failures += 1
             busy.remove((name, chain_id))
     return failures
+
+
+def checked_interval(every: object) -> timedelta:
+    """A positive `timedelta`, or seconds; else `ConfigError`."""
+    interval = every
+    if isinstance(every, (int, float)) and not isinstance(every, bool) and 0 < every <= _LONGEST:
+        interval = timedelta(seconds=every)
+    if not isinstance(interval, timedelta) or interval <= timedelta(0):
+        raise ConfigError(f"every must be a positive timedelta or number of seconds, not {every!r}")
+    return interval
 
 
 def _log(name: str, error: Exception) -> None:
