@@ -20,6 +20,7 @@ from statifier_router.runs.faults import (
     Unclassified,
     UnsupportedVerb,
 )
+from statifier_router.runs.file_writer import FileWriter
 from statifier_router.runs.health import ALWAYS_OPEN, ConnectionHealth
 from statifier_router.runs.outbound import Outbound
 from statifier_router.runs.parking import Parked
@@ -56,6 +57,7 @@ __all__ = [
     "Changes",
     "ConnectionHealth",
     "Created",
+    "FileWriter",
     "Finding",
     "Gone",
     "ImpossibleCandidate",
