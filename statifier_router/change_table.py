@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, insert, select, true
 
 from statifier_router.arrays import column_types, given_rows
-from statifier_router.committed import after, below_horizon
+from statifier_router.committed import after, below
 from statifier_router.dialect import Link, Prepared
 from statifier_router.jsontext import Json, digest, encode
 from statifier_router.schema import Schema
@@ -49,16 +49,14 @@ def _append(schema: Schema) -> Prepared:
 
 
 @lru_cache
-def page(schema: Schema, kind: str) -> Select[Any]:
-    """At most `limit` rows of the entity `of_entity` after (`after_xid`, `after_number`), in commit order."""
+def page(schema: Schema) -> Select[Any]:
+    """At most `limit` rows of `of_entity` after (`after_xid`, `after_number`), below the `horizon`."""
     table = schema.changes
-    return below_horizon(
+    return (
         select(table)
-        .where(table.c.entity == bindparam("of_entity"), after(table.c.xid, table.c.seq))
+        .where(table.c.entity == bindparam("of_entity"), after(table.c.xid, table.c.seq), below(table.c.xid))
         .order_by(table.c.xid, table.c.seq)
-        .limit(bindparam("limit")),
-        table.c.xid,
-        kind,
+        .limit(bindparam("limit"))
     )
 
 

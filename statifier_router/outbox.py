@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, select
 
 from statifier_router import dialect
-from statifier_router.committed import after, below_horizon
+from statifier_router.committed import after, below
 from statifier_router.dialect import Link, Prepared
 from statifier_router.jsontext import encode
 from statifier_router.messages import Event, event_as_json
@@ -59,16 +59,15 @@ def _add(schema: Schema, kind: str) -> Prepared:
 
 
 @lru_cache
-def page(schema: Schema, kind: str, *, scoped: bool) -> Select[Any]:
-    """At most `limit` rows of `of_queue` after (`after_xid`, `after_number`), in commit order."""
+def page(schema: Schema, *, scoped: bool) -> Select[Any]:
+    """At most `limit` rows of `of_queue` after (`after_xid`, `after_number`), below the `horizon`."""
     table = schema.outbox
-    statement = (
+    return (
         _of_queue(schema, scoped=scoped)
-        .where(after(table.c.xid, table.c.id))
+        .where(after(table.c.xid, table.c.id), below(table.c.xid))
         .order_by(table.c.xid, table.c.id)
         .limit(bindparam("limit"))
     )
-    return below_horizon(statement, table.c.xid, kind)
 
 
 @lru_cache

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import Attribute, field, frozen
 
 from statifier_router import change_table, dialect, outbox
-from statifier_router.arrays import array
-from statifier_router.committed import START, held_back
+from statifier_router.committed import START, held_back, horizon
 from statifier_router.errors import ConfigError
 from statifier_router.jsontext import Json, canonical, decode
 from statifier_router.paging import chunks
@@ -61,8 +60,8 @@ class Changes:
 
     def scan(self, connection: Connection, after: Position, limit: int) -> Sequence[Record]:
         """Changed records after a position, in commit order, each placed at its last row that was read."""
-        statement = change_table.page(schema_in_use(connection), dialect.kind(connection))
-        values = {"of_entity": self.entity} | _place(after)
+        statement = change_table.page(schema_in_use(connection))
+        values = {"of_entity": self.entity} | _place(after) | {"horizon": horizon(connection)}
         # In the order of their last rows: of each record that row, and the newest one. They may differ: of
         # two transactions the one that began first may have written last.
         held: dict[str, tuple[Any, Any]] = {}
@@ -86,7 +85,7 @@ class Changes:
         loaded: dict[str, Record | None] = dict.fromkeys(source_ids)
         of_entity = {"of_entity": self.entity}
         if dialect.kind(connection) == "postgresql":
-            values = of_entity | {"source_id": array(list(loaded))}
+            values = of_entity | {"source_id": list(loaded)}
             rows = connection.execute(change_table.newest_of_many(schema), values).all()
         else:
             newest = change_table.newest(schema)
@@ -137,10 +136,9 @@ class Outbox:
 
     def scan(self, connection: Connection, after: Position, limit: int) -> Sequence[Record]:
         """Rows after a position, in commit order."""
-        schema, scoped = schema_in_use(connection), self.scope is not None
-        statement = outbox.page(schema, dialect.kind(connection), scoped=scoped)
-        rows = connection.execute(statement, self._where() | _place(after) | {"limit": limit})
-        return [_message(row) for row in rows]
+        statement = outbox.page(schema_in_use(connection), scoped=self.scope is not None)
+        values = self._where() | _place(after) | {"horizon": horizon(connection), "limit": limit}
+        return [_message(row) for row in connection.execute(statement, values)]
 
     def load(self, connection: Connection, source_ids: Sequence[str]) -> Mapping[str, Record | None]:
         """The rows with these keys."""
@@ -177,7 +175,7 @@ def _held_back(connection: Connection, record: Record) -> str | None:
     place = record.position
     assert isinstance(place, tuple)
     assert isinstance(place[0], int)
-    return held_back(connection, place[0], dialect.kind(connection))
+    return held_back(connection, place[0])
 
 
 def _place(after: Position) -> dict[str, int]:
