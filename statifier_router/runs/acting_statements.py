@@ -14,6 +14,8 @@ from statifier_router.schema import Schema
 
 # One row that becomes due: what is given of it beside the rule.
 DUE = ("source_id", "next_attempt_at")
+# Before the names of its parameters: those of the columns are the update's own.
+GIVEN = "given_"
 
 
 @lru_cache
@@ -80,7 +82,7 @@ def make_due(schema: Schema, kind: Kind, *, anew: bool, forget: bool) -> Executa
     if kind == "sqlite":
         values["next_attempt_at"] = bindparam("due_at", type_=table.c.next_attempt_at.type)
         return update(table).where(this_rule, table.c.source_id == bindparam("of_source_id")).values(values)
-    given = given_rows(column_types(table, DUE))
+    given = given_rows(column_types(table, DUE), prefix=GIVEN)
     values["next_attempt_at"] = given.c.next_attempt_at
     return update(table).where(this_rule, same_key(table, given, ("source_id",))).values(values)
 

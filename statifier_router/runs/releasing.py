@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from statifier_router import dialect
-from statifier_router.arrays import arrays
 from statifier_router.errors import ConfigError
 from statifier_router.jsontext import decode
 from statifier_router.runs import acting_statements as statements
@@ -195,7 +194,8 @@ def offer_again(chunk: Chunk, *, due: Callable[[int], datetime], anew: bool, for
         ]
         chunk.connection.execute(statement, each_row)
     else:
-        chunk.connection.execute(statement, common | arrays(rows, statements.DUE))
+        columns = {f"{statements.GIVEN}{name}": [row[name] for row in rows] for name in statements.DUE}
+        chunk.connection.execute(statement, common | columns)
     if opened := chunk.with_operation():
         if forget:
             chunk.execute(statements.drop_operations(chunk.schema), source_ids=opened)
