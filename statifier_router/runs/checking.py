@@ -27,7 +27,7 @@ def scanned(rule: Rule, answer: object, after: Position, limit: int) -> list[Rec
     for record in answer:
         _check_record(rule, record)
         if record.source_id in seen:
-            raise _impossible(rule, f"record {record.source_id!r} stands twice in a page", record)
+            raise _impossible(rule, f"record {record.source_id!r} stands twice in a page", record.source_id)
         seen.add(record.source_id)
         _check_position(rule, record, after, last)
         last = record.position
@@ -44,50 +44,50 @@ def loaded(rule: Rule, source_id: str, answer: object) -> Record | None:
     record: Any = answer.get(source_id)
     if record is None:
         return None
-    _check_record(rule, record)
+    _check_record(rule, record, source_id)
     if record.source_id != source_id:
-        raise _impossible(rule, f"load answered record {record.source_id!r} for {source_id!r}", record)
+        problem = f"load answered record {record.source_id!r} for {source_id!r}"
+        raise _impossible(rule, problem, source_id)
     try:
         payload = plain(record.payload)
     except NotJson as error:
         problem = f"the payload of record {source_id!r} is not JSON: {error}"
-        raise _impossible(rule, problem, record) from error
+        raise _impossible(rule, problem, source_id) from error
     found: Record = evolve(record, payload=payload)
     return found
 
 
-def _check_record(rule: Rule, record: object) -> None:
+def _check_record(rule: Rule, record: object, asked: str | None = None) -> None:
     if not isinstance(record, Record):
-        raise _impossible(rule, f"{type(record).__name__} is not a Record")
+        raise _impossible(rule, f"{type(record).__name__} is not a Record", asked)
     for field in ("source_id", "signal"):
         try:
             checked(getattr(record, field), field, ConfigError, limit=KEY_LIMIT)
         except ConfigError as error:
-            raise _impossible(rule, str(error), record) from None
+            raise _impossible(rule, str(error), asked) from None
     # A rule without a scope takes the records of every one.
     if rule.scope is not None and record.scope != rule.scope:
-        raise _impossible(
-            rule,
-            f"record {record.source_id!r} is of the scope {record.scope!r}, the rule of {rule.scope!r}",
-            record,
-        )
+        problem = f"record {record.source_id!r} is of the scope {record.scope!r}, the rule of {rule.scope!r}"
+        raise _impossible(rule, problem, record.source_id)
 
 
 def _check_position(rule: Rule, record: Record, after: Position, last: Position) -> None:
     position = record.position
     named = f"record {record.source_id!r} stands at {position!r}"
     if position is None or not is_position(position):
-        raise _impossible(rule, f"{named}, which is not an integer, text, or a tuple of them", record)
+        raise _impossible(
+            rule, f"{named}, which is not an integer, text, or a tuple of them", record.source_id
+        )
     try:
         if not is_after(position, after):
-            raise _impossible(rule, f"{named}, not behind {after!r}, after which was asked for", record)
+            raise _impossible(
+                rule, f"{named}, not behind {after!r}, after which was asked for", record.source_id
+            )
         if is_after(last, position):
-            raise _impossible(rule, f"{named}, before the record that it follows", record)
+            raise _impossible(rule, f"{named}, before the record that it follows", record.source_id)
     except TypeError as error:
-        raise _impossible(rule, str(error), record) from None
+        raise _impossible(rule, str(error), record.source_id) from None
 
 
-def _impossible(rule: Rule, problem: str, record: Any = None) -> ImpossibleCandidate:
-    source_id = getattr(record, "source_id", None)
-    known = source_id if isinstance(source_id, str) else None
-    return ImpossibleCandidate(problem, rule=rule.name, source_id=known)
+def _impossible(rule: Rule, problem: str, source_id: str | None = None) -> ImpossibleCandidate:
+    return ImpossibleCandidate(problem, rule=rule.name, source_id=source_id)

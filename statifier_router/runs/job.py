@@ -141,8 +141,9 @@ class Job:
         except Exception:
             if recorded and heard is not None:
                 # The way to the next call spoiled the transaction, which undid the outcome too.
-                self.counters = counters
+                self.counters, at_fault = counters, self.in_hand.source_id
                 self._record_alone(page, heard)
+                self.in_hand.source_id = at_fault
             raise
         if isinstance(step, RuleFault):
             raise step
