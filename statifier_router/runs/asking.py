@@ -11,6 +11,7 @@ from statifier_router.jsontext import decode
 from statifier_router.paging import checked_limit
 from statifier_router.runs import asking_statements as statements
 from statifier_router.runs.bracket import reading
+from statifier_router.runs.calls import EQUAL_FAULTS
 from statifier_router.runs.filtering import Filters, checked_status, filters
 from statifier_router.runs.rules import Rule
 from statifier_router.runs.standing import (
@@ -24,7 +25,7 @@ from statifier_router.runs.standing import (
     chain_of,
     record_of,
 )
-from statifier_router.runs.states import EQUAL_FAULTS, Seen, closed_by, judged
+from statifier_router.runs.states import Seen, closed_by, judged
 from statifier_router.text import KEY_LIMIT, checked
 
 if TYPE_CHECKING:

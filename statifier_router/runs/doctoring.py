@@ -11,8 +11,9 @@ from attrs import frozen
 from statifier_router.runs import asking
 from statifier_router.runs import asking_statements as statements
 from statifier_router.runs.bracket import reading
+from statifier_router.runs.chains import DEAD_AFTER, is_dead
 from statifier_router.runs.standing import RuleStatus
-from statifier_router.runs.states import DEAD_AFTER, command, is_dead
+from statifier_router.runs.states import command
 
 if TYPE_CHECKING:
     from statifier_router.runs.outbound import Outbound
@@ -80,7 +81,7 @@ def _state(outbound: Outbound, status: RuleStatus, now: datetime) -> Iterator[Fi
 def _chain(outbound: Outbound, status: RuleStatus, now: datetime) -> Iterator[Finding]:
     """A chain that died, and a rule that nobody ticks."""
     chain = status.chain
-    if chain is not None and is_dead(chain, now, outbound.lease):
+    if chain is not None and is_dead(chain.heartbeat_at, now, outbound.lease):
         text = (
             f"the run of rule {status.name!r} that began at {chain.started_at:%Y-%m-%d %H:%M:%S} UTC has "
             f"given no sign for {DEAD_AFTER} leases"

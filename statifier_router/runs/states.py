@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from statifier_router.refusals import told
+from statifier_router.runs import chains
+from statifier_router.runs.calls import EQUAL_FAULTS
 from statifier_router.runs.faults import NoWriter, Unclassified
+from statifier_router.runs.progress import fingerprint
 
 if TYPE_CHECKING:
     from statifier_router.jsontext import Json
     from statifier_router.runs.outbound import Outbound
     from statifier_router.runs.rules import Rule
     from statifier_router.runs.standing import BreakerStatus, ChainStatus
-
-# So many equal faults in a row at one record, and the command that parks it is named.
-EQUAL_FAULTS = 3
-# Without a sign for so many leases, a chain is dead.
-DEAD_AFTER = 2
 
 
 @frozen(kw_only=True)
@@ -43,6 +41,12 @@ class Seen:
     def running(self) -> ChainStatus | None:
         """The chain that has not ended."""
         return next((chain for chain in self.chains if chain.running), None)
+
+    @property
+    def alive(self) -> ChainStatus | None:
+        """The same, unless its process has given no sign for so long that the next tick cancels it."""
+        chain = self.running
+        return None if chain is None or chains.is_dead(chain.heartbeat_at, self.now, self.lease) else chain
 
     @property
     def ended(self) -> list[ChainStatus]:
@@ -90,17 +94,12 @@ def _running(name: str, seen: Seen) -> tuple[str, str] | None:
     chain = seen.running
     if chain is None:
         return None
-    if is_dead(chain, seen.now, seen.lease):
+    if seen.alive is None:
         return "stalled", (
             f"its process has given no sign since {chain.heartbeat_at:%Y-%m-%d %H:%M:%S} UTC: "
             "the next tick cancels it and begins anew (statifier-router tick)"
         )
     return "running", ""
-
-
-def is_dead(chain: ChainStatus, now: datetime, lease: timedelta) -> bool:
-    """Whether a chain that has not ended has given no sign for so long that the next tick cancels it."""
-    return chain.heartbeat_at + DEAD_AFTER * lease < now
 
 
 def _failing(name: str, seen: Seen) -> tuple[str, str] | None:
@@ -127,7 +126,7 @@ def advice_on_fault(name: str, ended: Sequence[ChainStatus]) -> str:
 def one_record_at_fault(ended: Sequence[ChainStatus]) -> str | None:
     """The record at which the newest chains all met one unclassified fault; None where there is none."""
     last = ended[:EQUAL_FAULTS]
-    same = {(chain.fault_source_id, chain.fault_text) for chain in last}
+    same = {(chain.fault_source_id, fingerprint("", chain.fault_text or "")) for chain in last}
     if len(last) < EQUAL_FAULTS or len(same) > 1:
         return None
     if any(chain.state != "failed" or chain.fault_kind != Unclassified.kind for chain in last):

@@ -14,6 +14,7 @@ from statifier_router.runs import checking, record_rows
 from statifier_router.runs.deciding import Call, Operation, Row, View
 from statifier_router.runs.faults import LedgerRowAppeared
 from statifier_router.runs.settling import Settled
+from statifier_router.runs.standing import PARKED_BY_HAND
 from statifier_router.runs.writers import has_verb, traits_of
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def _check_row(
     """Raise where a row is there that the page, or the job that opened the operation, did not find."""
     if row is None or page.begun:
         return
-    unseen = candidate.has_row is False
+    # A row that an operator parked meanwhile is theirs, and is left alone.
+    unseen = candidate.has_row is False and row.error_kind != PARKED_BY_HAND
     left = operation is not None and not operation.in_doubt and operation.row_version is None
     if unseen or left:
         raise LedgerRowAppeared(rule=rule.name, source_id=candidate.source_id)

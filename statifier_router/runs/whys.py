@@ -12,13 +12,7 @@ from statifier_router.jsontext import Json
 from statifier_router.runs.deciding import ABSENT, CREATE_ONLY, DELETED, UPDATE_ONLY
 from statifier_router.runs.records import Record
 from statifier_router.runs.standing import PARKED_BY_HAND, RecordRow
-from statifier_router.runs.states import (
-    Seen,
-    advice_on_breaker,
-    advice_on_fault,
-    command,
-    is_dead,
-)
+from statifier_router.runs.states import Seen, advice_on_breaker, advice_on_fault, command
 
 
 @frozen(kw_only=True)
@@ -269,7 +263,7 @@ def _blocks(case: Case) -> Iterator[Answer]:
             advice_on_breaker(breaker, seen.now),
         )
     failed = seen.failed
-    if failed is not None and (seen.running is None or is_dead(seen.running, seen.now, seen.lease)):
+    if failed is not None and seen.alive is None:
         here = " at this very record" if failed.fault_source_id == case.source_id else ""
         yield (
             "rule_failing",
@@ -289,8 +283,8 @@ def _blocks(case: Case) -> Iterator[Answer]:
 
 
 def _pending(case: Case) -> Answer:
-    row, running = case.row, case.seen.running
-    if running is not None and not is_dead(running, case.now, case.seen.lease):
+    row, running = case.row, case.seen.alive
+    if running is not None:
         when, advice = f"the run that began at {shown(running.started_at)} is under way", ""
     else:
         when, advice = "no run is under way", command("run", case.rule)
@@ -314,7 +308,7 @@ def _pending(case: Case) -> Answer:
     elif case.gone:
         reason, text = "deleted", "its source has deleted it before it was ever sent"
     else:
-        never = case.seen.last is None and running is None
+        never = not case.seen.chains
         reason, text = (
             "not_scanned",
             "no run of the rule ever began" if never else "no scan has reached it yet",
