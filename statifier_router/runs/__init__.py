@@ -22,13 +22,17 @@ from statifier_router.runs.faults import (
 )
 from statifier_router.runs.file_writer import FileWriter
 from statifier_router.runs.health import ALWAYS_OPEN, ConnectionHealth
+from statifier_router.runs.http_answers import HttpAnswer, InHeader, InJson
+from statifier_router.runs.http_writer import HttpWriter
 from statifier_router.runs.outbound import Outbound
 from statifier_router.runs.parking import Parked
 from statifier_router.runs.records import ChangeSource, Position, Record
 from statifier_router.runs.releasing import Released
 from statifier_router.runs.rules import Policy, RetryPolicy, Rule
+from statifier_router.runs.signing import StandardWebhooks
 from statifier_router.runs.sources import Changes, Outbox
 from statifier_router.runs.standing import BreakerStatus, ChainStatus, RecordRow, RuleStatus
+from statifier_router.runs.table_source import TableSource
 from statifier_router.runs.whys import Why
 from statifier_router.runs.writers import (
     Created,
@@ -60,7 +64,11 @@ __all__ = [
     "FileWriter",
     "Finding",
     "Gone",
+    "HttpAnswer",
+    "HttpWriter",
     "ImpossibleCandidate",
+    "InHeader",
+    "InJson",
     "JobEnd",
     "JobTimedOut",
     "LedgerRowAppeared",
@@ -79,6 +87,7 @@ __all__ = [
     "Rule",
     "RuleFault",
     "RuleStatus",
+    "StandardWebhooks",
     "SupportsBulkCreate",
     "SupportsBulkUpdate",
     "SupportsCreate",
@@ -86,6 +95,7 @@ __all__ = [
     "SupportsLookup",
     "SupportsPing",
     "SupportsUpdate",
+    "TableSource",
     "Throttled",
     "TimedOut",
     "Unavailable",
