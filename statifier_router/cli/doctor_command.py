@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from attrs import frozen
 
 from statifier_router import charts
@@ -11,6 +13,9 @@ from statifier_router.config import Config
 from statifier_router.errors import ChartMismatch, ChartNotResolved
 from statifier_router.executions.in_use import HashInUse, hashes_in_use
 from statifier_router.refusals import one_line, told
+
+if TYPE_CHECKING:
+    from statifier_router.runs import Finding, Outbound
 
 _CURES = (
     "publish that revision beside the newer one (its text, or its code under a name of its own)",
@@ -28,12 +33,13 @@ class MissingChart:
     problem: str
 
 
-@command("doctor")
-def doctor(config: Config) -> Answer:
+@command("doctor", given="both")
+def doctor(config: Config, outbound: Outbound | None) -> Answer:
     """Tell what the next messages will meet.
 
     Lists each chart that executions still run on and that the configuration no longer gives: their next
-    message would fail. Nothing is changed. Exit code 1 where something was found.
+    message would fail. Where an Outbound is found, also what is wrong with its rules, records, targets
+    and runs. Nothing is changed. Exit code 1 where something was found.
     """
     in_use = hashes_in_use(config)
     missing = [
@@ -41,14 +47,23 @@ def doctor(config: Config) -> Answer:
         for each in in_use
         if (problem := _problem(config, each)) is not None
     ]
-    document = {
+    document: dict[str, Any] = {
         "charts_in_use": len(in_use),
         "executions": sum(each.executions for each in in_use),
         "missing_charts": missing,
         "cures": _CURES if missing else (),
     }
-    code = REFUSED if missing else 0
-    return Answer(document, lambda screen: _show(in_use, missing, screen), code)
+    found = [] if outbound is None else outbound.doctor()
+    if outbound is not None:
+        document["outbound"] = found
+
+    def show(screen: Screen) -> None:
+        _show(in_use, missing, screen)
+        if outbound is not None:
+            _show_findings(found, screen)
+
+    bad = missing or any(finding.severity == "problem" for finding in found)
+    return Answer(document, show, REFUSED if bad else 0)
 
 
 def _problem(config: Config, used: HashInUse) -> str | None:
@@ -84,6 +99,18 @@ def _show(in_use: list[HashInUse], missing: list[MissingChart], screen: Screen) 
     screen.say("Two cures:", "bold")
     for line in _CURES:
         screen.say(f"  {line}")
+
+
+def _show_findings(found: list[Finding], screen: Screen) -> None:
+    if not found:
+        screen.say("runs: nothing is wrong")
+    for finding in found:
+        screen.say()
+        screen.say(
+            clean(one_line(finding.text, 400)), "bold red" if finding.severity == "problem" else "bold"
+        )
+        if finding.advice:
+            screen.say(f"  next: {clean(one_line(finding.advice, 400))}")
 
 
 def _many(count: int, noun: str) -> str:
