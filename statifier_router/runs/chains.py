@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from statifier_router.config import Config
+    from statifier_router.runs.job import Stopping
     from statifier_router.runs.outbound import Outbound
     from statifier_router.runs.rules import Rule
 
@@ -134,11 +135,11 @@ def end(
     connection.execute(chain_rows.end(config.schema, counted=progress is not None), values)
 
 
-def run(outbound: Outbound, chain_id: ChainId) -> ChainEnd:
+def run(outbound: Outbound, chain_id: ChainId, *, stopping: Stopping | None = None) -> ChainEnd:
     """Run the jobs of a chain, one after the other, until it is over; raises the fault that ended it."""
-    answer = outbound.run_job(chain_id)
+    answer = outbound.run_job(chain_id, stopping=stopping)
     while answer is JobEnd.MORE:
-        answer = outbound.run_job(chain_id)
+        answer = outbound.run_job(chain_id, stopping=stopping)
     if answer is JobEnd.BUSY:
         return ChainEnd.BUSY
     with reading(outbound.config) as connection:

@@ -39,7 +39,9 @@ def conclude(
 def _end_of(job: Job, page: Page, *, done: bool, now: datetime) -> ChainEnd | None:
     if page.phase == "scan" and done and not page.more:
         return ChainEnd.COMPLETED
-    return ChainEnd.YIELDED if now >= halting.chain_over(job) else None
+    # A job that hands over to a queue leaves the rest to another process's; else nobody would go on.
+    stopped = job.successor is None and job.stopping()
+    return ChainEnd.YIELDED if stopped or now >= halting.chain_over(job) else None
 
 
 def cursor_after(job: Job, facts: Facts, position: Position) -> str | None:

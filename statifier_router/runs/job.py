@@ -52,13 +52,26 @@ log = logging.getLogger("statifier_router")
 Successor = Callable[[Connection, ChainId, int], object]
 
 
-def run(outbound: Outbound, chain_id: ChainId, *, successor: Successor | None, seq: int | None) -> JobEnd:
+# Whether the process is to end: asked before every call.
+Stopping = Callable[[], bool]
+
+
+def run(
+    outbound: Outbound,
+    chain_id: ChainId,
+    *,
+    successor: Successor | None,
+    seq: int | None,
+    stopping: Stopping | None,
+) -> JobEnd:
     """Do one job of the chain. Whatever it raises has failed the chain, and is raised again."""
     taken = leases.take(outbound, chain_id, seq)
     if isinstance(taken, JobEnd):
         return taken
     counters = Counters.read(taken.chain.counters)
-    job = Job(outbound=outbound, taken=taken, successor=successor, counters=counters)
+    job = Job(
+        outbound=outbound, taken=taken, successor=successor, counters=counters, stopping=stopping or _going_on
+    )
     try:
         return job.run()
     except LeaseLost:
@@ -69,6 +82,10 @@ def run(outbound: Outbound, chain_id: ChainId, *, successor: Successor | None, s
         raise
 
 
+def _going_on() -> bool:
+    return False
+
+
 @define(kw_only=True)
 class Job:
     """A job that has its rule."""
@@ -77,6 +94,7 @@ class Job:
     taken: Taken
     successor: Successor | None
     counters: Counters
+    stopping: Stopping
     in_hand: InHand = field(factory=InHand, init=False)
     _beaten_at: datetime = field(init=False)
 
@@ -211,7 +229,7 @@ class Job:
             view = visits.look(connection, schema, self.rule, self.writer, page, candidate)
             decision = deciding.decide(view)
             if isinstance(decision, Call):
-                if halting.is_late(self, now):
+                if halting.is_late(self, now) or self.stopping():
                     break
                 asked = self._admitted(connection, view, decision, target, now)
                 if asked is not None:

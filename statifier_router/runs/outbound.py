@@ -17,7 +17,7 @@ from statifier_router.errors import ConfigError
 from statifier_router.runs import chains, job, saving, working
 from statifier_router.runs.ends import ChainEnd, ChainId, JobEnd
 from statifier_router.runs.health import ALWAYS_OPEN, ConnectionHealth, checked_health
-from statifier_router.runs.job import Successor
+from statifier_router.runs.job import Stopping, Successor
 from statifier_router.runs.operating import Operators
 from statifier_router.runs.rules import Rule
 from statifier_router.runs.working import Pause
@@ -133,20 +133,26 @@ class Outbound(Operators):
         return chains.tick(self, now)
 
     def run_job(
-        self, chain_id: ChainId, *, successor: Successor | None = None, seq: int | None = None
+        self,
+        chain_id: ChainId,
+        *,
+        successor: Successor | None = None,
+        seq: int | None = None,
+        stopping: Stopping | None = None,
     ) -> JobEnd:
         """Do one page of the chain: `MORE` where another job follows, `ENDED` where none does.
 
         `BUSY` where another job has the rule: offer it again in seconds. `successor(connection, chain_id,
         seq)` is called for the job that follows, in the transaction that concludes the page. `seq` is
-        the number that it was called with: a job that was done already has no effect. Raises the fault
-        that ended the chain, after it was written.
+        the number that it was called with: a job that was done already has no effect. `stopping()` is
+        asked before every call of a writer: True ends the page there, and the chain too (`YIELDED`) where
+        no `successor` takes over. Raises the fault that ended the chain, after it was written.
         """
-        return job.run(self, chain_id, successor=successor, seq=seq)
+        return job.run(self, chain_id, successor=successor, seq=seq, stopping=stopping)
 
-    def run_chain(self, chain_id: ChainId) -> ChainEnd:
-        """Run the jobs of the chain until it is over; raises the fault that ended it."""
-        return chains.run(self, chain_id)
+    def run_chain(self, chain_id: ChainId, *, stopping: Stopping | None = None) -> ChainEnd:
+        """Run the jobs of the chain until it is over, or `stopping()`; raises the fault that ended it."""
+        return chains.run(self, chain_id, stopping=stopping)
 
     def work(
         self, *, every: timedelta | float, stop: threading.Event | None = None, pause: Pause | None = None
@@ -154,7 +160,9 @@ class Outbound(Operators):
         """At every interval begin a chain for each rule and run it, until `stop` is set.
 
         A rule that fails is logged, and the next one is run; answers whether anything failed. `every` is
-        a `timedelta` or seconds. `pause` waits so many seconds in the place of `stop.wait`.
+        a `timedelta` or seconds. `pause` waits so many seconds in the place of `stop.wait`. `stop` is
+        heeded after the record in hand. One rule runs after the other: a slow one holds the others up for
+        `tick_interval` at most, and by the time of the calls in hand.
         """
         return working.work(self, every=every, stop=stop, pause=pause)
 

@@ -63,7 +63,7 @@ def _round(outbound: Outbound, every: timedelta, stop: threading.Event, pause: P
         try:
             # Begun right before it is run: a chain that waits behind others counts as dead after a while.
             chain_id = chains.start(outbound, name, outbound.config.now())
-            if chain_id is not None and outbound.run_chain(chain_id) is ChainEnd.BUSY:
+            if chain_id is not None and outbound.run_chain(chain_id, stopping=stop.is_set) is ChainEnd.BUSY:
                 busy.append((name, chain_id))
         except Exception as error:
             _log(name, error)
@@ -74,7 +74,7 @@ def _round(outbound: Outbound, every: timedelta, stop: threading.Event, pause: P
         pause(BUSY_PAUSE.total_seconds())
         for name, chain_id in list(busy):
             try:
-                if outbound.run_chain(chain_id) is ChainEnd.BUSY:
+                if outbound.run_chain(chain_id, stopping=stop.is_set) is ChainEnd.BUSY:
                     continue
             except Exception as error:
                 _log(name, error)
