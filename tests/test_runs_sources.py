@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from datetime import UTC, datetime, timedelta
 
@@ -16,6 +17,7 @@ from statifier_router import (
     Plan,
     SchemaError,
     Tables,
+    committed,
     deliver_event,
     migrations,
 )
@@ -91,59 +93,74 @@ class Ours:
             self.position = page[-1].position
 
 
+class Writer:
+    """A host's connection, which begins, writes, and ends its transaction as chance has it."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.began = None
+        self.wrote = []
+        self.committed = set()
+
+    def begin(self, at, chance):
+        """Begin at this instant."""
+        self.began, self.wrote = at, []
+        if chance < 0.3:
+            # Its id is drawn long before its rows.
+            self.connection.execute(text("SELECT pg_current_xact_id()"))
+
+    def write(self, table, row, number, chance):
+        """Write a row with the instant at which its transaction began, as `now()` tells it."""
+        with self.connection.begin_nested() as savepoint:
+            self.connection.execute(insert(table), row(number) | {"created_at": self.began})
+            if chance < 0.05:
+                savepoint.rollback()
+            else:
+                self.wrote.append(str(number))
+
+    def end(self, chance):
+        """Commit, mostly."""
+        self.began = None
+        if chance < 0.9:
+            self.connection.commit()
+            self.committed.update(self.wrote)
+        else:
+            self.connection.rollback()
+
+
 def interleaved(engine, table, row, readers, seed):
     """Write in many transactions that overlap, and read between any two of their steps; answers what was
     committed.
     """
-    chance = random.Random(seed)
-    writers = [engine.connect() for _ in range(WRITERS)]
+    random_ = random.Random(seed)
+    writers = [Writer(engine.connect()) for _ in range(WRITERS)]
     reading = engine.connect()
-    begun, committed, written = {}, set(), 0
-    while written < VERSIONS or begun:
-        at = chance.randrange(WRITERS)
-        writer, act = writers[at], chance.random()
-        if at not in begun and written < VERSIONS:
-            begun[at] = []
-            if act < 0.3:
-                # Its id is drawn long before its rows.
-                writer.execute(text("SELECT pg_current_xact_id()"))
-        elif at in begun and act < 0.6 and written < VERSIONS:
-            with writer.begin_nested() as savepoint:
-                writer.execute(insert(table), row(written))
-                if act < 0.05:
-                    savepoint.rollback()
-                else:
-                    begun[at].append(str(written))
-            written += 1
-        elif at in begun:
-            if act < 0.9:
-                writer.commit()
-                committed.update(begun[at])
-            else:
-                writer.rollback()
-            del begun[at]
-        if chance.random() < 0.5:
+    numbers = iter(range(VERSIONS))
+    left = VERSIONS
+    for moment in itertools.count():
+        writer, chance = random_.choice(writers), random_.random()
+        if writer.began is None and left:
+            writer.begin(NOW + timedelta(seconds=moment), chance)
+        elif writer.began is not None and left and chance < 0.6:
+            writer.write(table, row, next(numbers), chance)
+            left -= 1
+        elif writer.began is not None:
+            writer.end(chance)
+        if random_.random() < 0.3 or not left:
             for reader in readers:
                 reader.poll(reading, table)
             reading.rollback()
+        if not left and all(each.began is None for each in writers):
+            break
     for reader in readers:
         reader.poll(reading, table)
-    for each in (*writers, reading):
-        each.close()
-    return committed
+    for connection in (reading, *(each.connection for each in writers)):
+        connection.close()
+    return set().union(*(each.committed for each in writers))
 
 
-def change(entity):
-    def row(number):
-        return {
-            "entity": entity,
-            "source_id": str(number),
-            "signal": "s",
-            "deleted": False,
-            "created_at": NOW + timedelta(seconds=number),
-        }
-
-    return row
+def change(number):
+    return {"entity": "parcel", "source_id": str(number), "signal": "s", "deleted": False}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -155,7 +172,7 @@ def test_what_is_committed_late_is_not_missed(postgresql, make_config, seed, rec
     table = config.schema.changes
     sequence, clock, ours = Naive("seq"), Naive("created_at"), Ours(PARCELS)
     engine = postgresql.engine(pool_size=WRITERS + 1)
-    committed = interleaved(engine, table, change("parcel"), [sequence, clock, ours], seed)
+    committed = interleaved(engine, table, change, [sequence, clock, ours], seed)
     assert len(committed) > VERSIONS / 2
     assert sorted(ours.seen) == sorted(committed)
     assert committed - set(sequence.seen)
@@ -177,7 +194,6 @@ def test_the_outbox_is_read_in_commit_order_too(postgresql, make_config):
             "execution_id": "ex_1",
             "scope": "",
             "event": '{"name": "notice", "data": null}',
-            "created_at": NOW,
         }
 
     ours = Ours(Outbox("notices"))
@@ -204,6 +220,67 @@ def test_a_transaction_that_is_open_holds_later_ones_back(postgresql, make_confi
         assert scanned(config, PARCELS) == []
         early.commit()
     assert [record.source_id for record in scanned(config, PARCELS)] == ["early", "late"]
+
+
+def test_a_transaction_in_another_database_is_not_waited_for(postgresql, unmigrated_postgresql, make_config):
+    """It writes none of our rows, however long it lasts: rows that are younger than it are read."""
+    config = make_config(postgresql)
+    with unmigrated_postgresql.bare_engine().connect() as stranger, config.engine.connect() as connection:
+        theirs = int(stranger.execute(text("SELECT pg_current_xact_id()::text")).scalar_one())
+        record_change(config, "parcel", "P1", 1)
+        (record,) = scanned(config, PARCELS)
+        assert record.position[0] > theirs
+        oldest = int(connection.execute(text("SELECT pg_snapshot_xmin(pg_current_snapshot())")).scalar_one())
+        assert oldest <= theirs
+
+
+def test_the_own_transaction_holds_its_scan_back(postgresql, make_config):
+    """What it may still write would stand before rows that others have committed since it began."""
+    config = make_config(postgresql)
+    with bracket.writing(config) as connection:
+        connection.execute(text("SELECT pg_current_xact_id()"))
+        record_change(config, "parcel", "P1", 1)
+        assert PARCELS.scan(connection, None, 9) == []
+    assert len(scanned(config, PARCELS)) == 1
+
+
+def test_who_began_since_the_last_look_is_looked_up_anew(postgresql, unmigrated_postgresql, make_config):
+    """The list of sessions stays the same within a transaction; a scan that meets one it does not know asks
+    again.
+    """
+    config = make_config(postgresql)
+    with unmigrated_postgresql.bare_engine().connect() as stranger, config.engine.connect() as connection:
+        connection.execute(text("SELECT count(*) FROM pg_stat_activity"))
+        stranger.execute(text("SELECT pg_current_xact_id()"))
+        record_change(config, "parcel", "P1", 1)
+        assert len(PARCELS.scan(connection, None, 9)) == 1
+
+
+def test_whoever_may_have_been_one_of_ours_is_waited_for(postgresql, unmigrated_postgresql, make_config):
+    """In an old snapshot a transaction is open that nobody knows any more: nothing behind it is read."""
+    config = make_config(postgresql)
+    engine = config.engine.execution_options(isolation_level="REPEATABLE READ")
+    with unmigrated_postgresql.bare_engine().connect() as stranger, engine.connect() as connection:
+        theirs = int(stranger.execute(text("SELECT pg_current_xact_id()::text")).scalar_one())
+        record_change(config, "parcel", "P1", 1)
+        connection.execute(text("SELECT 1"))
+        stranger.rollback()
+        assert committed.horizon(connection) <= theirs
+        assert PARCELS.scan(connection, None, 9) == []
+        connection.rollback()
+        assert len(PARCELS.scan(connection, None, 9)) == 1
+
+
+def test_a_user_who_may_see_no_sessions(postgresql, unmigrated_postgresql, make_config):
+    """A role without privileges reads the same: in which database a transaction is, everybody is told."""
+    config = make_config(postgresql)
+    with unmigrated_postgresql.bare_engine().connect() as stranger, config.engine.connect() as connection:
+        theirs = int(stranger.execute(text("SELECT pg_current_xact_id()::text")).scalar_one())
+        record_change(config, "parcel", "P1", 1)
+        connection.execute(text("SET LOCAL ROLE pg_signal_backend"))
+        told = text("SELECT count(xact_start) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        assert connection.execute(told).scalar_one() == 0
+        assert committed.horizon(connection) > theirs
 
 
 def test_sqlite_reads_in_the_order_of_its_one_writer(sqlite, make_config):
