@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Executable, Select, bindparam, insert, literal_column, select, update
+from sqlalchemy import Executable, Select, bindparam, insert, literal_column, or_, select, update
 
 from statifier_router.schema import Schema
 
@@ -23,6 +23,21 @@ def running(schema: Schema) -> Select[Any]:
     table = schema.chains
     return select(table).where(
         table.c.rule == bindparam("of_rule"), table.c.state == literal_column("'running'")
+    )
+
+
+@lru_cache
+def unattended(schema: Schema) -> Select[Any]:
+    """The chains that are not over and whose rule no job has at `now`; by the partial index of those."""
+    chains, rules = schema.chains, schema.rules
+    return (
+        select(chains.c.rule, chains.c.id, chains.c.job_seq)
+        .join(rules, rules.c.name == chains.c.rule)
+        .where(
+            chains.c.state == literal_column("'running'"),
+            or_(rules.c.lease_until.is_(None), rules.c.lease_until < bindparam("now")),
+        )
+        .order_by(chains.c.rule)
     )
 
 

@@ -6,6 +6,8 @@ import logging
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from attrs import frozen
+
 from statifier_router import ids
 from statifier_router.clock import as_utc
 from statifier_router.errors import ConfigError, SchemaError
@@ -133,6 +135,26 @@ def end(
     if progress is not None:
         values |= {"to_position": progress[0], "to_counters": progress[1]}
     connection.execute(chain_rows.end(config.schema, counted=progress is not None), values)
+
+
+@frozen(kw_only=True)
+class Unattended:
+    """A chain that goes on and that no job works on; `seq` is the number of the job that it waits for."""
+
+    rule: str
+    chain_id: ChainId
+    seq: int
+
+
+def unattended(outbound: Outbound, now: datetime) -> list[Unattended]:
+    """The chains of this process's rules that no job works on; one may wait in a queue all the same."""
+    with reading(outbound.config) as connection:
+        rows = connection.execute(chain_rows.unattended(outbound.config.schema), {"now": now}).all()
+    return [
+        Unattended(rule=row.rule, chain_id=row.id, seq=row.job_seq)
+        for row in rows
+        if row.rule in outbound.known_rules
+    ]
 
 
 def run(outbound: Outbound, chain_id: ChainId, *, stopping: Stopping | None = None) -> ChainEnd:
