@@ -24,10 +24,11 @@ _TABLES = "statifier_router_tables"
 
 
 @contextmanager
-def writing(config: Config) -> Iterator[Connection]:
+def writing(config: Config, *, bounded: bool = True) -> Iterator[Connection]:
     """A connection in a transaction of its own, committed where the block ends well.
 
-    Every wait for a lock in it is bounded by `Config.lock_timeout`. Raises `SchemaError` where the
+    Every wait for a lock in it is bounded by `Config.lock_timeout`; without `bounded` the block's first
+    statement sees to that. Raises `SchemaError` where the
     tables are absent or outdated; other faults of the database as SQLAlchemy raises them.
     """
     dialect.check_bridged(config.writer)
@@ -36,7 +37,8 @@ def writing(config: Config) -> Iterator[Connection]:
         try:
             dialect.begin(connection)
             with connection.begin():
-                dialect.bound_waits(connection, config.lock_timeout)
+                if bounded:
+                    dialect.bound_waits(connection, config.lock_timeout)
                 yield _with_tables(connection, config)
                 if not dialect.still_open(connection):
                     # SQLite ends a transaction by itself on some faults; what host code did with them

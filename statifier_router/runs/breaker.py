@@ -6,8 +6,8 @@ open no call is made. After the cool-down one call alone tries whether the targe
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from attrs import evolve, frozen
@@ -110,11 +110,24 @@ def _after_fault(breaker: Breaker, now: datetime) -> Breaker:
     return Breaker(state="open", failures=failures, open_until=now + cool_down, trips=breaker.trips + 1)
 
 
-def of_facts(row: Any) -> Breaker:
+def of_facts(told: Mapping[str, Any]) -> Breaker:
     """The breaker as it was read with a job's lease."""
-    if row.breaker_state is None:
+    if told["breaker_state"] is None:
         return CLOSED
-    return Breaker(**{name: getattr(row, f"breaker_{name}") for name in breaker_rows.FIELDS})
+    return Breaker(
+        state=told["breaker_state"],
+        failures=told["breaker_failures"],
+        open_until=_instant(told["breaker_open_until"]),
+        probe_until=_instant(told["breaker_probe_until"]),
+        trips=told["breaker_trips"],
+    )
+
+
+def _instant(value: datetime | str | None) -> datetime | None:
+    """In UTC, however the driver spells it."""
+    if value is None:
+        return None
+    return datetime.fromisoformat(value) if isinstance(value, str) else value.astimezone(UTC)
 
 
 def changed(connection: Connection, schema: Schema, target: str, change: Change) -> Breaker:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
-from statifier_router.runs import breaker, chains, leases, record_rows
+from statifier_router.runs import breaker, chains, leases, visits
 from statifier_router.runs.bracket import writing
 from statifier_router.runs.ends import ChainEnd
 from statifier_router.runs.faults import RuleFault, UnsupportedVerb
@@ -32,6 +32,8 @@ class InHand:
     opened: Opened | None = None
     # Until when this job alone may try the target.
     probe: datetime | None = None
+    # Within a transaction: the record whose operation is settled, and still has its row.
+    spent: str | None = None
 
 
 def fail(outbound: Outbound, taken: Taken, error: BaseException, in_hand: InHand) -> None:
@@ -59,8 +61,7 @@ def _fail(
 ) -> None:
     config, rule, opened = outbound.config, taken.rule, in_hand.opened
     if isinstance(error, UnsupportedVerb) and opened is not None and not opened.call.resumed:
-        values = {"of_rule": rule.name, "of_source_id": opened.view.source_id}
-        connection.execute(record_rows.settle_operation(config.schema), values)
+        visits.settle(connection, config.schema, rule, opened.view.source_id)
     if (probe := in_hand.probe) is not None:
         breaker.changed(connection, config.schema, rule.target, lambda known: breaker.freed(known, probe))
     failed = isinstance(error, Exception)

@@ -154,6 +154,7 @@ class Job:
                     target = recording.record(self, connection, page, heard, target, now)
                     recorded = True
                 step = self._next(connection, page, heard, facts, target, now)
+                recording.settle_spent(self, connection)
         except LeaseLost:
             raise
         except Exception:
@@ -191,7 +192,7 @@ class Job:
         Where it does not, a late answer goes to the audit table, and `LeaseLost` is raised.
         """
         config = self.outbound.config
-        with writing(config) as connection:
+        with writing(config, bounded=False) as connection:
             now = config.now()
             facts = leases.fenced(connection, self.outbound, self.taken, now)
             if facts is not None:
@@ -211,6 +212,7 @@ class Job:
     def _record_alone(self, page: Page, heard: Heard) -> None:
         with self.owned(heard) as (connection, facts, now):
             recording.record(self, connection, page, heard, facts.breaker, now)
+            recording.settle_spent(self, connection)
 
     # --- on to the next call --------------------------------------------------------------------------
 
@@ -260,7 +262,9 @@ class Job:
                 return None
             if has_verb(writer, "ping"):
                 return Pinging(view.source_id)
-        visits.open_call(connection, self.outbound.config.schema, self.taken, view, call, now)
+        schema, spent = self.outbound.config.schema, self.in_hand.spent
+        if visits.open_call(connection, schema, self.taken, view, call, now, spent=spent):
+            self.in_hand.spent = None
         self.in_hand.opened = Opened(view=view, call=call)
         return self.in_hand.opened
 

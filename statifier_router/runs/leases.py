@@ -7,11 +7,13 @@ past its lease finds another token there, and changes nothing.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from statifier_router import dialect
 from statifier_router.errors import ConfigError
 from statifier_router.runs import breaker, chain_rows, rule_rows
 from statifier_router.runs.bracket import reading, writing
@@ -108,7 +110,7 @@ def _take(connection: Connection, outbound: Outbound, rule: Rule, chain_id: str,
         )
         raise _NothingToDo(JobEnd.BUSY)
     connection.execute(chain_rows.beat(config.schema), {"of_chain": chain_id, "now": now})
-    return Taken(rule=rule, token=row.lease_token, chain=chain, facts=_facts(row), at=now)
+    return Taken(rule=rule, token=row.lease_token, chain=chain, facts=_facts(row._asdict()), at=now)
 
 
 def fenced(connection: Connection, outbound: Outbound, taken: Taken, now: datetime) -> Facts | None:
@@ -116,15 +118,18 @@ def fenced(connection: Connection, outbound: Outbound, taken: Taken, now: dateti
 
     None where the lease is lost. Whoever then holds it has a greater token.
     """
+    config = outbound.config
+    kind = dialect.kind(connection)
     values = {
         "of_rule": taken.rule.name,
         "of_token": taken.token,
         "of_chain": taken.chain.id,
         "of_target": taken.rule.target,
         "to_until": now + outbound.lease,
+        "lock_timeout": dialect.lock_timeout_setting(config.lock_timeout),
     }
-    row = connection.execute(rule_rows.fence(outbound.config.schema), values).one_or_none()
-    return None if row is None else _facts(row)
+    row = rule_rows.fence(config.schema, kind).first(connection, values)
+    return None if row is None else _facts(dict(zip(rule_rows.FACTS, row, strict=True)))
 
 
 def give_back(
@@ -145,11 +150,11 @@ def give_back(
     connection.execute(rule_rows.give_back(config.schema, moved=cursor is not None, closed=closed), values)
 
 
-def _facts(row: Any) -> Facts:
+def _facts(told: Mapping[str, Any]) -> Facts:
     return Facts(
-        paused=row.paused,
-        digest=row.digest,
-        cursor=row.cursor,
-        chain_state=row.chain_state,
-        breaker=breaker.of_facts(row),
+        paused=bool(told["paused"]),
+        digest=told["digest"],
+        cursor=told["cursor"],
+        chain_state=told["chain_state"],
+        breaker=breaker.of_facts(told),
     )

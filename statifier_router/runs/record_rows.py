@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from statifier_router.columns import NAME
+from statifier_router.dialect import Prepared
 from statifier_router.schema import Schema
 
 # What an outcome writes.
@@ -96,55 +97,45 @@ def states(schema: Schema) -> Select[Any]:
 
 
 @lru_cache
-def with_operation(schema: Schema) -> Select[Any]:
+def with_operation(schema: Schema) -> Prepared:
     """One row: the record `of_source_id` of `of_rule` and its open operation, each empty where it is not."""
     records, operations = schema.records, schema.operations
     rule: BindParameter[str] = bindparam("of_rule")
     wanted = select(bindparam("of_source_id", type_=NAME).label("source_id")).subquery("wanted")
-    return select(
+    of_record = and_(records.c.rule == rule, records.c.source_id == wanted.c.source_id)
+    of_operation = and_(operations.c.rule == rule, operations.c.source_id == wanted.c.source_id)
+    statement = select(
         *(records.c[name].label(f"record_{name}") for name in OF_RECORD),
         *(operations.c[name].label(f"operation_{name}") for name in OF_OPERATION),
-    ).select_from(
-        wanted.outerjoin(
-            records, and_(records.c.rule == rule, records.c.source_id == wanted.c.source_id)
-        ).outerjoin(operations, and_(operations.c.rule == rule, operations.c.source_id == wanted.c.source_id))
-    )
+    ).select_from(wanted.outerjoin(records, of_record).outerjoin(operations, of_operation))
+    return Prepared(statement, instants=("record_next_attempt_at",))
 
 
 @lru_cache
-def insert_record(schema: Schema) -> Executable:
+def insert_record(schema: Schema) -> Prepared:
     """The first row of a record. Plainly: one that is there already is a fault, which must show."""
-    table = schema.records
-    return (
-        insert(table)
-        .values(
-            rule=bindparam("of_rule"),
-            source_id=bindparam("of_source_id"),
-            row_version=literal_column("1"),
-            updated_at=bindparam("now"),
-            **{name: bindparam(f"to_{name}") for name in WRITTEN},
-        )
-        .inline()
-    )
+    values: dict[str, Any] = {name: bindparam(f"to_{name}") for name in WRITTEN}
+    values |= {
+        "rule": bindparam("of_rule"),
+        "source_id": bindparam("of_source_id"),
+        "row_version": literal_column("1"),
+        "updated_at": bindparam("now"),
+    }
+    return Prepared(insert(schema.records).values(values).inline())
 
 
 @lru_cache
-def update_record(schema: Schema) -> Executable:
+def update_record(schema: Schema) -> Prepared:
     """The next outcome of a record whose row is still the version `of_version`."""
     table = schema.records
-    return (
-        update(table)
-        .where(
-            table.c.rule == bindparam("of_rule"),
-            table.c.source_id == bindparam("of_source_id"),
-            table.c.row_version == bindparam("of_version"),
-        )
-        .values(
-            row_version=table.c.row_version + 1,
-            updated_at=bindparam("now"),
-            acknowledged_at=null(),
-            **{name: bindparam(f"to_{name}") for name in WRITTEN},
-        )
+    values: dict[str, Any] = {name: bindparam(f"to_{name}") for name in WRITTEN}
+    values |= {
+        "row_version": table.c.row_version + literal_column("1"),
+        "updated_at": bindparam("now"),
+        "acknowledged_at": null(),
+    }
+    return Prepared(
+        update(table).where(*_of_record(table), table.c.row_version == bindparam("of_version")).values(values)
     )
 
 
@@ -164,38 +155,46 @@ def other_delivered(schema: Schema) -> Select[Any]:
 # --- operations -------------------------------------------------------------------------------------
 
 # What an operation holds of its call.
+_FALSE = "false"
 _OPENED = ("verb", "key", "signal", "payload", "lease_token", "chain_id", "row_version", "started_at")
 
 
 @lru_cache
-def open_operation(schema: Schema) -> Executable:
+def open_operation(schema: Schema) -> Prepared:
     """The call that is made next, before it is made."""
-    table = schema.operations
-    return (
-        insert(table)
-        .values(
-            rule=bindparam("of_rule"),
-            source_id=bindparam("of_source_id"),
-            in_doubt=false(),
-            **{name: bindparam(f"to_{name}") for name in _OPENED},
-        )
-        .inline()
-    )
+    values: dict[str, Any] = {name: bindparam(f"to_{name}") for name in _OPENED}
+    values |= {
+        "rule": bindparam("of_rule"),
+        "source_id": bindparam("of_source_id"),
+        "in_doubt": literal_column(_FALSE),
+    }
+    return Prepared(insert(schema.operations).values(values).inline())
 
 
 @lru_cache
-def reopen_operation(schema: Schema) -> Executable:
+def roll_on(schema: Schema) -> Prepared:
+    """The same in the row of `of_spent`, whose operation is settled: one statement in the place of two."""
+    table = schema.operations
+    values: dict[str, Any] = {name: bindparam(f"to_{name}") for name in _OPENED}
+    values |= {"source_id": bindparam("of_source_id"), "in_doubt": literal_column(_FALSE)}
+    spent = (table.c.rule == bindparam("of_rule"), table.c.source_id == bindparam("of_spent"))
+    return Prepared(update(table).where(*spent).values(values))
+
+
+@lru_cache
+def reopen_operation(schema: Schema) -> Prepared:
     """The same where the record has an operation that was never settled."""
     table = schema.operations
     values: dict[str, Any] = {name: bindparam(f"to_{name}") for name in _OPENED}
-    return update(table).where(*_of_record(table)).values(in_doubt=false(), **values)
+    values["in_doubt"] = literal_column(_FALSE)
+    return Prepared(update(table).where(*_of_record(table)).values(values))
 
 
 @lru_cache
-def settle_operation(schema: Schema) -> Executable:
+def settle_operation(schema: Schema) -> Prepared:
     """It is known what became of the call."""
     table = schema.operations
-    return delete(table).where(*_of_record(table))
+    return Prepared(delete(table).where(*_of_record(table)))
 
 
 @lru_cache

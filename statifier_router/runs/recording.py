@@ -56,11 +56,21 @@ def settle(job: Job, connection: Connection, page: Page, heard: Answered, now: d
     if opened.call.verb != "lookup" and not isinstance(answer, Unclassifiable):
         job.counters = job.counters.heard(heard.fault)
     job.in_hand.opened = job.in_hand.source_id = None
+    if settled.operation == "settled":
+        job.in_hand.spent = opened.view.source_id
     if settled.goes_on:
+        settle_spent(job, connection)
         page.begun = True
         page.looked_up = page.looked_up or opened.call.verb == "lookup"
     else:
         page.advance()
+
+
+def settle_spent(job: Job, connection: Connection) -> None:
+    """Take away the row of an operation that is settled, where no other operation serves itself of it."""
+    spent, job.in_hand.spent = job.in_hand.spent, None
+    if spent is not None:
+        visits.settle(connection, job.outbound.config.schema, job.rule, spent)
 
 
 def free_probe(job: Job, connection: Connection, target: Breaker) -> Breaker:

@@ -21,9 +21,11 @@ from sqlalchemy import (
     null,
     or_,
     select,
+    true,
     update,
 )
 
+from statifier_router.dialect import Prepared
 from statifier_router.schema import Schema
 
 
@@ -89,42 +91,49 @@ def acquire(schema: Schema) -> Executable:
             lease_token=table.c.lease_token + 1,
             lease_until=bindparam("to_until"),
         )
-        .returning(table.c.lease_token, *_facts(schema))
+        .returning(*_facts(schema), table.c.lease_token)
     )
 
 
 @lru_cache
-def fence(schema: Schema) -> Executable:
-    """Renew the lease `of_token`; no row where it is lost. Locks the rule's row until the commit."""
+def fence(schema: Schema, kind: str) -> Prepared:
+    """Renew the lease `of_token`; no row where it is lost. Locks the rule's row until the commit.
+
+    On PostgreSQL it bounds every wait of its transaction too, its own being the first. It answers `FACTS`.
+    """
     table = schema.rules
-    return (
+    statement = (
         update(table)
         .where(table.c.name == bindparam("of_rule"), table.c.lease_token == bindparam("of_token"))
         .values(lease_until=bindparam("to_until"))
         .returning(*_facts(schema))
     )
+    if kind == "postgresql":
+        setting = func.set_config(literal_column("'lock_timeout'"), bindparam("lock_timeout"), true())
+        statement = statement.where(setting.is_not(None))
+    return Prepared(statement)
+
+
+_OF_BREAKER = ("state", "failures", "open_until", "probe_until", "trips")
+# The names of what a job is told with its lease.
+FACTS = ("paused", "digest", "cursor", "chain_state", *(f"breaker_{name}" for name in _OF_BREAKER))
 
 
 def _facts(schema: Schema) -> list[Any]:
     """What a job has to know before it goes on, read with its lease."""
     rules, chains, breakers = schema.rules, schema.chains, schema.breakers
-
-    def of_chain(name: str) -> Any:
-        found = select(chains.c[name]).where(chains.c.id == bindparam("of_chain"))
-        return found.scalar_subquery().label(f"chain_{name}")
+    state = select(chains.c.state).where(chains.c.id == bindparam("of_chain"))
 
     def of_target(name: str) -> Any:
         found = select(breakers.c[name]).where(breakers.c.target == bindparam("of_target"))
         return found.scalar_subquery().label(f"breaker_{name}")
 
-    breaker = ("state", "failures", "open_until", "probe_until", "trips")
     return [
         rules.c.paused,
         rules.c.digest,
         rules.c.cursor,
-        of_chain("state"),
-        of_chain("job_seq"),
-        *(of_target(name) for name in breaker),
+        state.scalar_subquery().label("chain_state"),
+        *(of_target(name) for name in _OF_BREAKER),
     ]
 
 

@@ -45,12 +45,7 @@ def look(
     source_id = candidate.source_id
     answer = rule.source.load(connection, [source_id])
     record = checking.loaded(rule, source_id, answer)
-    values = {"of_rule": rule.name, "of_source_id": source_id}
-    found = connection.execute(record_rows.with_operation(schema), values).one()
-    row = None if found.record_status is None else _of(found, "record", Row, record_rows.OF_RECORD)
-    operation = None
-    if found.operation_verb is not None:
-        operation = _of(found, "operation", Operation, record_rows.OF_OPERATION)
+    row, operation = standing(connection, schema, rule, source_id)
     _check_row(rule, page, candidate, row, operation)
     return View(
         rule=rule,
@@ -66,8 +61,20 @@ def look(
     )
 
 
-def _of(found: Any, prefix: str, kind: Any, names: tuple[str, ...]) -> Any:
-    return kind(**{name: getattr(found, f"{prefix}_{name}") for name in names})
+def standing(
+    connection: Connection, schema: Schema, rule: Rule, source_id: str
+) -> tuple[Row | None, Operation | None]:
+    """The record's row and its operation, as they are now."""
+    values = {"of_rule": rule.name, "of_source_id": source_id}
+    found = record_rows.with_operation(schema).first(connection, values)
+    assert found is not None
+    of_row = dict(zip(record_rows.OF_RECORD, found, strict=False))
+    of_operation = dict(zip(record_rows.OF_OPERATION, found[len(of_row) :], strict=True))
+    row = None if of_row["status"] is None else Row(**of_row)
+    if of_operation["verb"] is None:
+        return row, None
+    # SQLite has no booleans.
+    return row, Operation(**of_operation | {"in_doubt": bool(of_operation["in_doubt"])})
 
 
 def _check_row(
@@ -84,9 +91,20 @@ def _check_row(
 
 
 def open_call(
-    connection: Connection, schema: Schema, taken: Taken, view: View, call: Call, now: datetime
-) -> None:
-    """Open the operation of a call, or open again the one that was never settled."""
+    connection: Connection,
+    schema: Schema,
+    taken: Taken,
+    view: View,
+    call: Call,
+    now: datetime,
+    *,
+    spent: str | None,
+) -> bool:
+    """Open the operation of a call, or open again the one that was never settled.
+
+    `spent` is the record whose operation is settled in this transaction: answers whether its row serves
+    this one now.
+    """
     kept = view.operation
     payload = None
     if call.verb == "create":
@@ -106,27 +124,36 @@ def open_call(
         "to_row_version": None if view.row is None else view.row.row_version,
         "to_started_at": now,
     }
-    statement = record_rows.open_operation if kept is None else record_rows.reopen_operation
-    connection.execute(statement(schema), values)
+    if kept is not None:
+        record_rows.reopen_operation(schema).count(connection, values)
+        return False
+    if spent is None:
+        record_rows.open_operation(schema).count(connection, values)
+        return False
+    return record_rows.roll_on(schema).count(connection, values | {"of_spent": spent}) == 1
 
 
 def write(
     connection: Connection, schema: Schema, view: View, settled: Settled, now: datetime, *, landed: bool
 ) -> None:
-    """Write what became of the record, and of its operation.
+    """Write what became of the record, and whether its operation is in doubt.
 
-    An operator may have changed the row during the call: then the row stays as they left it, unless the
-    call landed (`landed`). Raises `LedgerRowAppeared` where a row is there that was not before.
+    The row of an operation that is settled is left to `settle`. An operator may have changed the row
+    during the call: then it stays as they left it, unless the call landed (`landed`). Raises
+    `LedgerRowAppeared` where a row is there that was not before.
     """
     of_record = {"of_rule": view.rule.name, "of_source_id": view.source_id}
     version = None if view.row is None else view.row.row_version
     if settled.outcome is not None:
         values = of_record | settled.outcome.values | {"now": now}
         version = _write_row(connection, schema, view, values, version, landed=landed)
-    if settled.operation == "settled":
-        connection.execute(record_rows.settle_operation(schema), of_record)
-    elif settled.operation == "in_doubt":
+    if settled.operation == "in_doubt":
         connection.execute(record_rows.keep_in_doubt(schema), of_record | {"to_row_version": version})
+
+
+def settle(connection: Connection, schema: Schema, rule: Rule, source_id: str) -> None:
+    """It is known what became of the record's call: nothing of it stays open."""
+    record_rows.settle_operation(schema).count(connection, {"of_rule": rule.name, "of_source_id": source_id})
 
 
 def _write_row(
@@ -140,19 +167,19 @@ def _write_row(
 ) -> int:
     if version is None:
         try:
-            connection.execute(record_rows.insert_record(schema), values)
+            record_rows.insert_record(schema).count(connection, values)
         except IntegrityError as error:
             if not is_unique_violation(error, f"{schema.tables.prefix}records_pk"):
                 raise
             raise LedgerRowAppeared(rule=view.rule.name, source_id=view.source_id) from error
         return 1
     update = record_rows.update_record(schema)
-    if connection.execute(update, values | {"of_version": version}).rowcount:
+    if update.count(connection, values | {"of_version": version}):
         return version + 1
-    now_there = connection.execute(record_rows.with_operation(schema), values).one().record_row_version
-    if now_there is None:
+    row, _ = standing(connection, schema, view.rule, view.source_id)
+    if row is None:
         return _write_row(connection, schema, view, values, None, landed=landed)
     if landed:
-        connection.execute(update, values | {"of_version": now_there})
-        return int(now_there) + 1
-    return int(now_there)
+        update.count(connection, values | {"of_version": row.row_version})
+        return row.row_version + 1
+    return row.row_version
