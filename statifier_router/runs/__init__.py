@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from statifier_router.runs.changing import record_change
-from statifier_router.runs.doctoring import Finding
 from statifier_router.runs.ends import BUSY, ENDED, MORE, ChainEnd, ChainId, JobEnd
 from statifier_router.runs.faults import (
     Gone,
@@ -21,11 +20,16 @@ from statifier_router.runs.faults import (
     UnsupportedVerb,
 )
 from statifier_router.runs.file_writer import FileWriter
+from statifier_router.runs.findings import Finding
 from statifier_router.runs.health import ALWAYS_OPEN, ConnectionHealth
+from statifier_router.runs.horizon import Horizon
 from statifier_router.runs.http_answers import HttpAnswer, InHeader, InJson
 from statifier_router.runs.http_writer import HttpWriter
+from statifier_router.runs.open_transactions import OpenTransaction
 from statifier_router.runs.outbound import Outbound
 from statifier_router.runs.parking import Parked
+from statifier_router.runs.pruning import Pruned, prune_changes
+from statifier_router.runs.rebasing import Rebased
 from statifier_router.runs.records import ChangeSource, Position, Record
 from statifier_router.runs.releasing import Released
 from statifier_router.runs.rules import Policy, RetryPolicy, Rule
@@ -64,6 +68,7 @@ __all__ = [
     "FileWriter",
     "Finding",
     "Gone",
+    "Horizon",
     "HttpAnswer",
     "HttpWriter",
     "ImpossibleCandidate",
@@ -73,11 +78,14 @@ __all__ = [
     "JobTimedOut",
     "LedgerRowAppeared",
     "NoWriter",
+    "OpenTransaction",
     "Outbound",
     "Outbox",
     "Parked",
     "Policy",
     "Position",
+    "Pruned",
+    "Rebased",
     "Record",
     "RecordFault",
     "RecordRow",
@@ -105,5 +113,6 @@ __all__ = [
     "WriteContext",
     "Writer",
     "WriterTraits",
+    "prune_changes",
     "record_change",
 ]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
-
-from statifier_router.runs import asking
+from statifier_router.runs import asking, horizon
 from statifier_router.runs import asking_statements as statements
 from statifier_router.runs.bracket import reading
 from statifier_router.runs.chains import DEAD_AFTER, is_dead
+from statifier_router.runs.findings import Finding
 from statifier_router.runs.standing import RuleStatus
 from statifier_router.runs.states import command
 
@@ -24,17 +23,6 @@ _OVERDUE = 3
 _DOUBT = timedelta(days=1)
 
 
-@frozen(kw_only=True)
-class Finding:
-    """One thing that an operator should know. `severity` "notice" is for what may be as it is meant."""
-
-    kind: str
-    severity: Literal["problem", "notice"]
-    rule: str | None
-    text: str
-    advice: str
-
-
 def doctor(outbound: Outbound) -> list[Finding]:
     """See `Outbound.doctor`."""
     now = outbound.config.now()
@@ -43,6 +31,7 @@ def doctor(outbound: Outbound) -> list[Finding]:
         for examine in (_state, _chain, _work, _lease):
             found += examine(outbound, status, now)
     found += _doubts(outbound, now)
+    found += horizon.findings(outbound)
     return found
 
 

@@ -6,10 +6,22 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from statifier_router.runs import asking, doctoring, explaining, parking, pausing, releasing, replaying
+from statifier_router.runs import (
+    asking,
+    doctoring,
+    explaining,
+    parking,
+    pausing,
+    pruning,
+    rebasing,
+    releasing,
+    replaying,
+)
 from statifier_router.runs.acting import Progress
-from statifier_router.runs.doctoring import Finding
+from statifier_router.runs.findings import Finding
 from statifier_router.runs.parking import Parked
+from statifier_router.runs.pruning import Pruned
+from statifier_router.runs.rebasing import Rebased
 from statifier_router.runs.releasing import Released
 from statifier_router.runs.standing import BreakerStatus, ChainStatus, RecordRow, RuleStatus
 from statifier_router.runs.whys import Why
@@ -276,6 +288,44 @@ class Operators:
         False
         """
         return pausing.reset_breaker(self._outbound, target, actor=actor, reason=reason)
+
+    # --- upkeep ---------------------------------------------------------------------------------------
+
+    def prune_changes(self, *, before: datetime, limit: int = 1000, after: int | None = None) -> Pruned:
+        """Delete rows of `changes` that nobody needs, a page of them; the same as `runs.prune_changes`.
+
+        >>> from datetime import UTC, datetime
+        >>> from statifier_router.doctest_support import outbound
+        >>> outbound().prune_changes(before=datetime(2026, 1, 1, tzinfo=UTC)).next is None
+        True
+        """
+        return pruning.prune_changes(self._outbound.config, before=before, limit=limit, after=after)
+
+    def prune_records(
+        self, rule: object, *, before: datetime, limit: int = 1000, after: int | None = None
+    ) -> Pruned:
+        """Look at `limit` messages of a message rule's queue behind `after`; delete those that are done with.
+
+        A message goes, along with its records, once every rule that reads it has delivered or suppressed
+        it, or had it dismissed, before `before`. One without the other would be sent again. The records
+        of a state rule are never deleted: `ConfigError`. One transaction, under the locks of those rules;
+        call it with the answer's `next` until that is None.
+        """
+        return pruning.prune_records(self._outbound, rule, before=before, limit=limit, after=after)
+
+    def rebase(self, *, actor: str = "host", reason: str | None = None) -> Rebased:
+        """Mend the order of changes and messages after a dump and restore into another server; PostgreSQL.
+
+        All rows that are there come before every new one, in the order of their numbers; every rule goes
+        on where it had read everything, paused ones included. What is read a second time is known by its
+        signal and not sent again. One transaction, which writes every row of both tables; it does no harm
+        where nothing was to be mended. Raises `ConfigError` while a run is under way.
+
+        >>> from statifier_router.doctest_support import outbound
+        >>> outbound().rebase(actor="ada").rules
+        ()
+        """
+        return rebasing.rebase(self._outbound, actor=actor, reason=reason)
 
     @property
     def _outbound(self) -> Outbound:

@@ -198,13 +198,15 @@ def _identity(kind: str, *names: str) -> str:
     return kind + canonical(list(names))
 
 
-def named_by(identity: object, kind: str) -> str | None:
-    """The entity or queue that a source with this `identity` reads; None for a source of another kind.
+def names_of(identity: object, kind: str) -> list[str] | None:
+    """What a source with this `identity` reads: its entity, or its queue and perhaps a scope.
 
-    >>> named_by(Outbox("notices", scope="acme").identity, "outbox")
-    'notices'
+    None for a source of another kind than "changes" or "outbox".
+
+    >>> names_of(Outbox("notices", scope="acme").identity, "outbox")
+    ['notices', 'acme']
     """
     if not isinstance(identity, str) or not identity.startswith(f"{kind}["):
         return None
     names: Any = decode(identity[len(kind) :])
-    return str(names[0])
+    return list(names)
