@@ -82,6 +82,8 @@ class Host:
     shelf: Shelf = attrs.field(factory=Shelf)
     target: ScriptedTarget = attrs.field(factory=ScriptedTarget)
     closed: str | None = None
+    # Where the command line finds it, in tests of commands.
+    module: Any = None
     outbound: Outbound = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
