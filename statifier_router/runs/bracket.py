@@ -55,6 +55,8 @@ def reading(config: Config) -> Iterator[Connection]:
     dialect.check_bridged(config.writer)
     with _told(config), config.reader.connect() as connection:
         yield _with_tables(connection, config)
+        # A rollback would have psycopg forget every statement that it prepared.
+        connection.commit()
 
 
 def _with_tables(connection: Connection, config: Config) -> Connection:
