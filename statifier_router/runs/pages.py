@@ -78,13 +78,13 @@ class Page:
 
 def drain(connection: Connection, schema: Schema, rule: Rule, *, token: int, due_before: datetime) -> Page:
     """What dead jobs left open, then what was due when the chain began."""
-    size = rule.batch_size
+    size, due_before = rule.batch_size, due_limit(due_before)
     values = {"of_rule": rule.name, "of_token": token, "due_before": due_before, "limit": size}
     left = connection.execute(left_open(schema), values).scalars().all()
     due = connection.execute(record_rows.due(schema), values).scalars().all()
     ids = list(dict.fromkeys([*left, *due]))
     candidates = [Candidate(source_id=source_id) for source_id in ids[:size]]
-    return Page("drain", candidates, more=len(ids) >= size, due_before=due_limit(due_before))
+    return Page("drain", candidates, more=len(ids) >= size, due_before=due_before)
 
 
 def left_open(schema: Schema) -> Any:
