@@ -73,7 +73,8 @@ def _refuse_running(connection: Connection, outbound: Outbound) -> None:
         if held or (chain is not None and not is_dead(chain.heartbeat_at, now, outbound.lease)):
             raise ConfigError(
                 f"a run of rule {row.name!r} is under way, or was when the database was dumped: stop "
-                f"whatever runs rules, and try again once {2 * outbound.lease} have passed without a sign of it"
+                f"whatever runs rules, and try again once {2 * outbound.lease} have passed without a sign "
+                "of it"
             )
         if chain is not None:
             connection.execute(rule_rows.revoke(schema), of_rule)
