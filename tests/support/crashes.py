@@ -234,9 +234,9 @@ def _postgresql(trial: _Trial, forks: Forks) -> Report:
         trial.prepare()
         killer = _Killer(number, moment)
         with Proxy(trial.database.url, killer) as proxy:
-            ended = forks.run(_DELIVER, _named(proxy.url), trial.name, trial.plan)
+            ended = forks.run(_DELIVER, named(proxy.url), trial.name, trial.plan)
             # The process is gone before the server has done what it is still to do.
-            _wait_until_it_is_gone(trial.config)
+            wait_until_it_is_gone(trial.config)
         assert killer.killed, f"nothing was killed at {number}: {ended}"
         assert ended.signal == signal.SIGKILL, ended
         sql = killer.seen[-1]
@@ -248,11 +248,11 @@ def _postgresql(trial: _Trial, forks: Forks) -> Report:
 _NAME = "to_be_killed"
 
 
-def _named(url: str) -> str:
+def named(url: str) -> str:
     return make_url(url).update_query_dict({"application_name": _NAME}).render_as_string(hide_password=False)
 
 
-def _wait_until_it_is_gone(config: Any) -> None:
+def wait_until_it_is_gone(config: Any) -> None:
     """Return once the server has ended the connection of the dead process, and with it its transaction."""
     left = text(
         "SELECT count(*) FROM pg_stat_activity"
@@ -270,15 +270,15 @@ def _count(trial: _Trial, forks: Forks) -> tuple[list[str], int]:
     """The statements of a delivery that nobody kills: on the wire, and as the server itself counts."""
     trial.prepare()
     killer = _Killer()
-    with _logging_statements(trial.database) as logged, Proxy(trial.database.url, killer) as proxy:
-        ended = forks.run(_DELIVER, _named(proxy.url), trial.name, trial.plan)
+    with logging_statements(trial.database) as logged, Proxy(trial.database.url, killer) as proxy:
+        ended = forks.run(_DELIVER, named(proxy.url), trial.name, trial.plan)
         counted = logged()
     assert ended.result is not None, ended
     return killer.seen, len(killer.seen) if counted is None else counted
 
 
 @contextmanager
-def _logging_statements(database: Database) -> Iterator[Callable[[], int | None]]:
+def logging_statements(database: Database) -> Iterator[Callable[[], int | None]]:
     """Have the server log each statement; answers how many stood between the marks.
 
     None where the server's log cannot be read.
