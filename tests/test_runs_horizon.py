@@ -23,6 +23,7 @@ from statifier_router.runs import (
     record_change,
 )
 from statifier_router.runs.horizon import horizon
+from statifier_router.runs.open_transactions import open_transactions
 from statifier_router.runs.own_sources import readers
 from statifier_router.testing import Clock
 from statifier_router.testing.targets import ScriptedTarget, ScriptedWriter
@@ -91,7 +92,7 @@ class Host:
     def created(self):
         """The records and messages that were created at the target, in order."""
         return [
-            request.source_id if "mail" not in str(request.payload) else request.payload["name"]
+            request.payload["name"] if isinstance(request.payload, dict) else request.source_id
             for request in self.target.requests
             if request.verb == "create"
         ]
@@ -203,8 +204,6 @@ def test_a_user_who_may_not_see_ages(host, postgresql):
         engine = host.config.reader
         with engine.connect() as connection:
             connection.execute(text("SET ROLE pg_signal_backend"))
-            from statifier_router.runs.open_transactions import open_transactions
-
             (holder,) = open_transactions(connection)
             assert holder.age is None
             assert holder.application is None or isinstance(holder.application, str)
@@ -216,8 +215,8 @@ def test_a_user_who_may_not_see_ages(host, postgresql):
 
 
 def test_after_a_restore_new_rows_would_be_passed(host):
-    """Their ids are smaller than those that were read; the doctor says so, and a rebase mends it: what is new is
-    delivered, what was is not delivered again. Paused rules are mended like the others.
+    """Their ids are smaller than those that were read; the doctor says so, and a rebase mends it: what is
+    new is delivered, what was is not delivered again. Paused rules are mended like the others.
     """
     host.change("P1", "P2")
     host.send("m-1")
@@ -226,7 +225,7 @@ def test_after_a_restore_new_rows_would_be_passed(host):
     host.change("P3")
     host.send("m-2")
     host.tick()
-    assert host.created == ["m-1", "P1", "P2"]
+    assert host.created == ["P1", "P2", "m-1"]
     found = host.findings("needs_rebase")
     assert [finding.rule for finding in found] == ["notices", "parcels"]
     assert {finding.advice for finding in found} == {"statifier-router rebase"}
@@ -240,7 +239,7 @@ def test_after_a_restore_new_rows_would_be_passed(host):
     host.change("P4")
     host.send("m-3")
     host.tick()
-    assert host.created == ["m-1", "P1", "P2", "P3", "m-2", "m-3", "P4"]
+    assert host.created == ["P1", "P2", "m-1", "P3", "m-2", "P4", "m-3"]
     assert [request.verb for request in host.target.requests] == ["create"] * 7
 
 
@@ -335,7 +334,7 @@ def test_a_rebase_waits_for_no_run(host):
     host.tick()
     host.grow_old()
     before = host.cursor("parcels")
-    (chain_id, *_) = host.outbound.tick()
+    assert len(host.outbound.tick()) == 2
     with pytest.raises(ConfigError, match=r"a run of rule '\w+' is under way, or was when the database was"):
         host.outbound.rebase(actor="ada")
     assert host.cursor("parcels") == before
