@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from functools import partial
 
 import click
@@ -16,6 +16,9 @@ from statifier_router.cli.answers import Answer
 from statifier_router.cli.commanding import command
 from statifier_router.config import Config, checked_bindings
 from statifier_router.errors import ConfigError
+from statifier_router.runs import Outbound, Pruned, prune_changes
+from statifier_router.runs.bracket import reading as reading_rows
+from statifier_router.runs.own_sources import readers
 
 _LIMIT = click.option(
     "--limit", type=int, default=1_000, show_default=True, help="Rows a transaction; all are done."
@@ -59,35 +62,89 @@ def reap(config: Config, *, limit: int) -> Answer:
     return Answer(document, lambda screen: screen.say(text))
 
 
-@command("prune")
+@command("prune", given="both")
 @click.option("--ledger-before", metavar="WHEN", help="Delete ledger rows written before this.")
 @click.option(
     "--executions-before",
     metavar="WHEN",
     help="Forget positions and input logs of executions that ended before this; their rows stay.",
 )
+@click.option(
+    "--changes-before",
+    metavar="WHEN",
+    help="Delete changes written before this that newer ones supersede, and that every rule has passed.",
+)
+@click.option(
+    "--messages-before",
+    metavar="WHEN",
+    help="Delete messages of the outbox written before this that every rule of their queue is done with.",
+)
 @_LIMIT
-def prune(config: Config, *, ledger_before: str | None, executions_before: str | None, limit: int) -> Answer:
-    """Delete old ledger rows and input logs.
+def prune(config: Config, outbound: Outbound | None, *, limit: int, **given: str | None) -> Answer:
+    """Delete old ledger rows, input logs, changes and messages.
 
-    WHEN is an instant with its zone (2026-01-31T12:00:00Z) or an age (30d, 12h, 90m, 2w).
+    WHEN is an instant with its zone (2026-01-31T12:00:00Z) or an age (30d, 12h, 90m, 2w). Messages want an
+    Outbound, whose message rules say when they are done with.
     """
-    if ledger_before is None and executions_before is None:
-        raise ConfigError("nothing to prune: give --ledger-before, --executions-before, or both")
-    now = config.now()
-    cuts = {}
-    for name, given in (("ledger", ledger_before), ("executions", executions_before)):
-        if given is not None:
-            field = f"--{name}-before"
-            cuts[name] = instants.parse(given, field, now)
-            if cuts[name] > now:
-                raise ConfigError(f"{field} lies in the future: {given}")
-    acts = {"ledger": ledger.prune, "executions": executions.prune}
-    pruned = {
-        name: _until_none(partial(acts[name], config, before=cut, limit=limit)) for name, cut in cuts.items()
-    }
+    cuts = _cuts(config, given)
+    if not cuts:
+        raise ConfigError(
+            "nothing to prune: give --ledger-before, --executions-before, --changes-before or "
+            "--messages-before"
+        )
+    if "messages" in cuts and outbound is None:
+        raise ConfigError("--messages-before wants an Outbound: give --outbound package.module:attribute")
+    pruned: dict[str, int] = {}
+    for name, cut in cuts.items():
+        if name == "ledger":
+            pruned[name] = _until_none(partial(ledger.prune, config, before=cut, limit=limit))
+        elif name == "executions":
+            pruned[name] = _until_none(partial(executions.prune, config, before=cut, limit=limit))
+        elif name == "changes":
+            pruned[name] = _page_by_page(partial(prune_changes, config, before=cut, limit=limit))
+        else:
+            assert outbound is not None
+            pruned[name] = sum(
+                _page_by_page(partial(outbound.prune_records, rule, before=cut, limit=limit))
+                for rule in _readers_of_queues(outbound)
+            )
     lines = [f"{name}: {count:,} pruned" for name, count in pruned.items()]
     return Answer({"before": cuts, "pruned": pruned}, lambda screen: screen.say("\n".join(lines)))
+
+
+def _cuts(config: Config, given: Mapping[str, str | None]) -> dict[str, datetime]:
+    """The instants that were given, by what they are for."""
+    now = config.now()
+    cuts = {}
+    for name in ("ledger", "executions", "changes", "messages"):
+        text = given[f"{name}_before"]
+        if text is not None:
+            field = f"--{name}-before"
+            cuts[name] = instants.parse(text, field, now)
+            if cuts[name] > now:
+                raise ConfigError(f"{field} lies in the future: {text}")
+    return cuts
+
+
+def _page_by_page(act: Callable[..., Pruned]) -> int:
+    total, after = 0, None
+    while True:
+        page = act(after=after)
+        total += page.deleted
+        after = page.next
+        if after is None:
+            return total
+
+
+def _readers_of_queues(outbound: Outbound) -> list[str]:
+    """One message rule for each queue: what it prunes, every rule of that queue is done with."""
+    with reading_rows(outbound.config) as connection:
+        found = readers(connection, outbound.config.schema)
+    by_queue: dict[str, str] = {}
+    for reader in found:
+        if reader.table == "outbox" and reader.kind == "message":
+            by_queue.setdefault(reader.name, reader.rule)
+    return list(by_queue.values())
 
 
 def _until_none(act: Callable[[], int]) -> int:

@@ -20,7 +20,7 @@ from statifier_router.cli.faults import TRACEBACK_VARIABLE, line_and_code
 from statifier_router.cli.keeping_commands import prune, reap
 from statifier_router.cli.records_commands import park, parked, records, release, replay, why
 from statifier_router.cli.route_command import route
-from statifier_router.cli.rules_commands import breaker, pause, resume, rules
+from statifier_router.cli.rules_commands import breaker, pause, rebase, resume, rules
 from statifier_router.cli.run_commands import run, tick, work
 from statifier_router.cli.schema_commands import migrate, verify
 from statifier_router.cli.waiting_commands import deferrals, timers
@@ -80,7 +80,7 @@ def program(context: click.Context, reference: str | None, outbound_reference: s
 _COMMANDS = (
     demo, migrate, verify, route, ledger, explain, execution, timers, deferrals,
     run, tick, work, rules, why, parked, records, release, park, replay, pause, resume, breaker,
-    doctor, reap, prune,
+    doctor, rebase, reap, prune,
 )  # fmt: skip
 
 for each in _COMMANDS:

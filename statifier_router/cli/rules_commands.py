@@ -157,6 +157,23 @@ def resume(outbound: Outbound, *, rule: str, actor: str, reason: str | None) -> 
     return Answer({"rule": rule, "paused": False, "changed": changed}, lambda screen: screen.say(clean(line)))
 
 
+@outbound_command("rebase")
+@options.actor
+@options.reason
+def rebase(outbound: Outbound, *, actor: str, reason: str | None) -> Answer:
+    """Mend the order of changes after a dump and restore.
+
+    Into another server of PostgreSQL, that is, whose transaction ids begin anew: all changes and
+    messages that are there come before every new one, and the rules go on where they had read everything.
+    Stop whatever runs rules first. It does no harm where nothing was to be mended.
+    """
+    done = outbound.rebase(actor=actor, reason=reason)
+    line = f"{done.changes:,} changes and {done.outbox:,} messages were given a new place"
+    if done.rules:
+        line += f"; cursors moved: {', '.join(done.rules)}"
+    return Answer({"rebased": done}, lambda screen: screen.say(clean(line)))
+
+
 @outbound_command("list")
 def list_breakers(outbound: Outbound) -> Answer:
     """Show the breakers of all targets that ever failed."""

@@ -14,7 +14,16 @@ import click
 from attrs import frozen
 
 from statifier_router.cli import instants
-from statifier_router.cli.answers import REFUSED, Answer, Screen, cell, clean, complain, table
+from statifier_router.cli.answers import (
+    INTERRUPTED,
+    REFUSED,
+    Answer,
+    Screen,
+    cell,
+    clean,
+    complain,
+    table,
+)
 from statifier_router.cli.commanding import outbound_command
 from statifier_router.cli.faults import line_and_code
 from statifier_router.cli.logs import on_standard_error
@@ -57,9 +66,10 @@ def run(outbound: Outbound, *, rule: str) -> Answer:
     the rule.
     """
     chain = _begun_or_running(outbound, rule)
-    with on_standard_error(), bar(f"running {clean(rule)}") as progress:
-        ran = _run(outbound, rule, chain, lambda done: progress(done, None))
-    return Answer({"run": ran}, lambda screen: _show_ran([ran], screen), 0 if ran.end in _DONE else REFUSED)
+    with on_standard_error(), _stopping() as stop, bar(f"running {clean(rule)}") as progress:
+        ran = _run(outbound, rule, chain, stop, lambda done: progress(done, None))
+    code = INTERRUPTED if stop.is_set() else 0 if ran.end in _DONE else REFUSED
+    return Answer({"run": ran}, lambda screen: _show_ran([ran], screen), code)
 
 
 @outbound_command("tick")
@@ -72,11 +82,12 @@ def tick(outbound: Outbound) -> Answer:
     if not outbound.known_rules:
         raise ConfigError("this Outbound has no rules: Outbound(..., rules=[...])")
     done: list[Ran] = []
-    with on_standard_error(), bar("running") as progress:
+    with on_standard_error(), _stopping() as stop, bar("running") as progress:
         for number, name in enumerate(sorted(outbound.known_rules)):
             progress(number, len(outbound.known_rules))
-            done.append(_ticked(outbound, name))
-    code = REFUSED if any(ran.failed for ran in done) else 0
+            if not stop.is_set():
+                done.append(_ticked(outbound, name, stop))
+    code = REFUSED if any(ran.failed for ran in done) else INTERRUPTED if stop.is_set() else 0
     return Answer({"runs": done}, lambda screen: _show_ran(done, screen), code)
 
 
@@ -91,9 +102,9 @@ def tick(outbound: Outbound) -> Answer:
 def work(outbound: Outbound, *, every: str) -> Answer:
     """Run every rule again and again.
 
-    Until it is interrupted or terminated: the run in hand is then brought to its end, and a second signal
-    breaks it off, from where the next one resumes. Rules that fail are logged on standard error, and
-    the others go on. Exit code 1 where any failed.
+    Until it is interrupted or terminated: it then waits for the call in hand, and the next run resumes
+    from there; a second signal does not wait. Rules that fail are logged on standard error, and the others
+    go on. Exit code 1 where any failed.
     """
     interval = _interval(every)
     if not outbound.known_rules:
@@ -122,7 +133,7 @@ def _stopping() -> Iterator[threading.Event]:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        complain("stopping after the run in hand; once more to break it off")
+        complain("stopping after the call in hand; once more to stop at once")
 
     before = {each: signal.signal(each, heard) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -151,12 +162,18 @@ def _running(outbound: Outbound, rule: str) -> ChainStatus | None:
     return next((chain for chain in outbound.chains(rule, limit=1) if chain.running), None)
 
 
-def _run(outbound: Outbound, rule: str, chain_id: str, progress: Callable[[int], object]) -> Ran:
-    """Run a chain to its end. Raises the fault that ended it."""
-    answer = outbound.run_job(chain_id)
+def _run(
+    outbound: Outbound,
+    rule: str,
+    chain_id: str,
+    stop: threading.Event,
+    progress: Callable[[int], object],
+) -> Ran:
+    """Run a chain to its end, or until it is to stop. Raises the fault that ended it."""
+    answer = outbound.run_job(chain_id, stopping=stop.is_set)
     while answer is MORE:
         progress(sum(_counters(_chain(outbound, rule, chain_id)).values()))
-        answer = outbound.run_job(chain_id)
+        answer = outbound.run_job(chain_id, stopping=stop.is_set)
     chain = _chain(outbound, rule, chain_id)
     end = ChainEnd.BUSY.name if answer is BUSY or chain.end is None else chain.end
     return Ran(rule=rule, chain_id=chain_id, end=end, counters=_counters(chain), problem=_PROBLEMS.get(end))
@@ -182,14 +199,14 @@ def _counters(chain: ChainStatus) -> dict[str, int]:
     return {name: int(counted[name]) for name in _COUNTED if counted.get(name)}
 
 
-def _ticked(outbound: Outbound, rule: str) -> Ran:
+def _ticked(outbound: Outbound, rule: str, stop: threading.Event) -> Ran:
     """The same for one rule among others: what it raises is told, and hinders nobody."""
     chain_id = None
     try:
         chain_id = start(outbound, rule, outbound.config.now())
         if chain_id is None:
             return _not_begun(outbound, rule)
-        return _run(outbound, rule, chain_id, lambda done: None)
+        return _run(outbound, rule, chain_id, stop, lambda done: None)
     except Exception as error:
         line, _ = line_and_code(error)
         complain(f"rule {rule}: {line}")
