@@ -35,6 +35,7 @@ from statifier_router.runs.releasing import Released
 from statifier_router.runs.rules import Policy, RetryPolicy, Rule
 from statifier_router.runs.signing import StandardWebhooks
 from statifier_router.runs.sources import Changes, Outbox
+from statifier_router.runs.sql_writer import SqlWriter
 from statifier_router.runs.standing import BreakerStatus, ChainStatus, RecordRow, RuleStatus
 from statifier_router.runs.table_source import TableSource
 from statifier_router.runs.whys import Why
@@ -95,6 +96,7 @@ __all__ = [
     "Rule",
     "RuleFault",
     "RuleStatus",
+    "SqlWriter",
     "StandardWebhooks",
     "SupportsBulkCreate",
     "SupportsBulkUpdate",

@@ -328,8 +328,9 @@ class WriterContract(WriterScenarios):
 
     def _faults_of(self, writer: Any, **options: Any) -> list[tuple[str, RecordFault]]:
         """What each verb meets at a target that does not serve it."""
+        called: dict[str, Any] = {"text": "x", "remote_id": self.some_address, "writer": writer}
         return [
-            (verb, _refused(self.call(verb, about(**options), text="x", remote_id="R1", writer=writer)))
+            (verb, _refused(self.call(verb, about(**options), **called)))
             for verb in ("create", "update", "delete")
             if self.applies(verb)
         ]

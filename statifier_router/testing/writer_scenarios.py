@@ -30,6 +30,8 @@ class WriterScenarios:
     """
 
     not_applicable: ClassVar[Mapping[str, str]] = {}
+    some_address: ClassVar[str] = "R1"
+    """Text of the form that the target's addresses have; whether it addresses anything does not matter."""
 
     def writer(self) -> Any:
         """A writer for the target. Asked twice in one test: another one, for the same target."""
