@@ -11,8 +11,8 @@ from datetime import timedelta
 
 import pytest
 
-from statifier_router.runs import Policy, RetryPolicy
-from statifier_router.testing.targets import breaks, gone, rejects
+from statifier_router.runs import Changes, Outbox, Policy, RetryPolicy, record_change
+from statifier_router.testing.targets import ScriptedWriter, breaks, gone, rejects
 from tests.support.charts import HOUR, NOW
 from tests.support.command_line import COMMAND, environment, process, run
 from tests.support.operated import LEASE, RULE, host
@@ -209,11 +209,8 @@ outbound = Outbound(config, writers={"carrier": Slow(target)}, rules=[
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_work_goes_on_until_it_is_told_to_stop(tmp_path, database, number, make_config):
+def test_work_goes_on_until_it_is_told_to_stop(tmp_path, database, make_config):
     """It stops between two runs, tells what failed as it goes, and exits with 1 where anything did."""
-    from statifier_router.runs import record_change
-
     config = make_config(database)
     record_change(config, "letters", "bad", {})
     record_change(config, "parcels", "P1", {})
@@ -232,7 +229,7 @@ def test_work_goes_on_until_it_is_told_to_stop(tmp_path, database, number, make_
         while heard.count("called\n") < 2:
             heard.append(working.stderr.readline())
             assert heard[-1], heard
-        os.kill(working.pid, number)
+        os.kill(working.pid, signal.SIGTERM)
         out, rest = working.communicate(timeout=60)
     finally:
         working.kill()
@@ -509,3 +506,51 @@ def test_a_record_that_its_target_has_lost(at):
     at.target.on("P1", gone())
     assert told("run", RULE)["run"]["counters"] == {"remote_gone": 1}
     assert shown("parked", "--status", "remote_gone").splitlines()[2].split()[2] == "remote_gone"
+
+
+def test_rebase_where_nothing_is_to_be_mended(at):
+    assert shown("rebase") == "0 changes and 0 messages were given a new place\n"
+    assert told("rebase", "--actor", "ada")["rebased"] == {"changes": 0, "outbox": 0, "rules": []}
+
+
+def test_prune_changes_and_messages(at):
+    """Superseded versions that every rule has passed, and messages that their rules are done with."""
+    at.module.outbound = at.made(
+        at.rule("changed", source=Changes("parcel")),
+        at.rule("mailed", source=Outbox("notices"), kind="message", policy=Policy.CREATE_ONLY),
+    )
+    for state in ("new", "held", "gone"):
+        record_change(at.config, "parcel", "P1", {"state": state})
+    at.message("notices", "m-1")
+    at.message("notices", "m-2")
+    cuts = ("--changes-before", "1h", "--messages-before", "1h")
+    at.target.on("m-2", rejects())
+    told("tick")
+    assert told("prune", *cuts)["pruned"] == {"changes": 0, "messages": 0}
+    at.clock.pass_by(2 * HOUR)
+    assert shown("prune", *cuts, "--limit", "1") == "changes: 2 pruned\nmessages: 1 pruned\n"
+    assert [row["key"] for row in at.rows("outbox")] == ["m-2"]
+    del at.module.outbound
+    ran = run("prune", *cuts, *CONFIG)
+    assert (ran.code, "--messages-before wants an Outbound" in ran.error) == (2, True)
+    assert shown("prune", "--changes-before", "1h") == "changes: 0 pruned\n"
+
+
+def test_run_stops_after_the_call_in_hand(at):
+    """A signal: what was sent is written, the rest waits for the next run, and the exit code says so."""
+    for number in range(3):
+        at.shelf.put(f"P{number}")
+
+    class Signalled(ScriptedWriter):
+        def create(self, payload, context):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().create(payload, context)
+
+    at.module.outbound = at.made(writers={"carrier": Signalled(at.target)})
+    ran = run("run", RULE, "--json", *CONFIG)
+    assert ran.code == 130
+    assert ran.error == "stopping after the call in hand; once more to stop at once"
+    assert (ran.json["run"]["end"], ran.json["run"]["counters"]) == ("YIELDED", {"delivered": 1})
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    at.module.outbound = at.outbound
+    assert told("run", RULE)["run"]["counters"]["delivered"] == 2

@@ -242,6 +242,19 @@ class Host:
         self.write("breakers", row)
         return row
 
+    def message(self, queue: str, key: str, **changes: Any) -> None:
+        """Write a row of the outbox, as a send leaves it."""
+        row: dict[str, Any] = {
+            "queue": queue,
+            "scope": "acme",
+            "key": key,
+            "execution_id": "ex_1",
+            "event": '{"name":"moved","data":{}}',
+            "context": None,
+            "created_at": self.clock.now,
+        }
+        self.write("outbox", row | changes)
+
     def lease(self, token: int, until: datetime | None, **changes: Any) -> None:
         """Write who has the rule."""
         values = {"lease_token": token, "lease_until": until, "lease_owner": "somebody"} | changes
