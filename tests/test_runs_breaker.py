@@ -8,6 +8,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import delete
 
 from statifier_router.runs import (
     ChainEnd,
@@ -277,36 +278,40 @@ def test_throttled_for_less_than_the_schedule(runs):
     assert one.statuses()["p02"] == "delivered"
 
 
-@pytest.mark.parametrize(
-    ("asked", "wait"),
-    [
-        ("Thu, 01 Jan 2026 00:20:00 GMT", timedelta(minutes=20)),
-        (datetime(2026, 1, 1, 0, 20, tzinfo=UTC), timedelta(minutes=20)),
-        (timedelta(minutes=20), timedelta(minutes=20)),
-        ("1200", timedelta(minutes=20)),
-        (365 * 86_400, timedelta(hours=1)),
-        ("Fri, 01 Jan 2027 00:00:00 GMT", timedelta(hours=1)),
-        (-5, None),
-        ("Wed, 31 Dec 2025 00:00:00 GMT", None),
-        ("soon", None),
-        (None, None),
-    ],
-)
-def test_retry_after(runs, asked, wait):
+HALF_AN_HOUR = timedelta(minutes=30)
+ASKED = [
+    ("Thu, 01 Jan 2026 00:30:00 GMT", HALF_AN_HOUR),
+    (datetime(2026, 1, 1, 0, 30, tzinfo=UTC), HALF_AN_HOUR),
+    (HALF_AN_HOUR, HALF_AN_HOUR),
+    ("1800", HALF_AN_HOUR),
+    (365 * 86_400, timedelta(hours=1)),
+    ("Fri, 01 Jan 2027 00:00:00 GMT", timedelta(hours=1)),
+    (-5, None),
+    ("Wed, 31 Dec 2025 00:00:00 GMT", None),
+    ("soon", None),
+    (None, None),
+]
+
+
+def test_retry_after(runs):
     """Trap 10: a date, a year, something negative; without a usable time it is an ordinary fault."""
-    one = runs(retry=RetryPolicy(waits=[SECOND]))
-    one.source.fill(2)
-    one.target.coming(throttles(asked))
-    end = one.go()
-    if wait is None:
-        assert end is ChainEnd.COMPLETED
-        assert one.breaker() is None
-        assert one.row("p01")["next_attempt_at"] == one.clock() + RetryPolicy(waits=[SECOND]).wait(
-            "parcels", "p01", 1
-        )
-    else:
-        assert end is ChainEnd.BREAKER_OPEN
-        assert one.row("p01")["next_attempt_at"] == one.breaker()["open_until"] == one.clock() + wait
+    retry = RetryPolicy(waits=[SECOND])
+    one = runs(retry=retry)
+    breakers = one.config.schema.breakers
+    for asked, wait in ASKED:
+        source_id = f"asked {asked}"
+        one.source.put(source_id, 0)
+        one.target.on(source_id, throttles(asked))
+        end = one.go()
+        due = one.row(source_id)["next_attempt_at"]
+        if wait is None:
+            assert (end, one.breaker()) == (ChainEnd.COMPLETED, None), asked
+            assert due == NOW + retry.wait("parcels", source_id, 1)
+        else:
+            assert end is ChainEnd.BREAKER_OPEN, asked
+            assert due == one.breaker()["open_until"] == NOW + wait, asked
+        with one.config.engine.begin() as connection:
+            connection.execute(delete(breakers))
 
 
 def test_a_probe_that_is_throttled_without_a_time_is_free(runs):

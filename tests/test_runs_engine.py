@@ -240,20 +240,24 @@ def test_a_message_rule_creates_once(runs):
     assert one.row("m1")["signal"] == "0"
 
 
-@pytest.mark.parametrize("address", ["", "0", "None", " ", None, 0, False])
-def test_a_create_without_an_address_is_parked_at_once(runs, address):
-    """Trap 4: what cannot be addressed is no address."""
+def test_a_create_without_an_address_is_parked_at_once(runs):
+    """Trap 4: what cannot be addressed is no address; a number is one, as text."""
     one = runs()
-    one.target.on("p1", lands(address))
-    one.source.put("p1", 0)
+    addresses = ["", "0", "None", " ", None, 0, False, "\t", "x" * 513, 7]
+    ids = one.source.fill(len(addresses))
+    for source_id, address in zip(ids, addresses, strict=True):
+        one.target.on(source_id, lands(address))
     one.go()
-    row = one.row("p1")
-    assert (row["status"], row["error_kind"], row["remote_id"]) == ("exhausted", "unaddressable", None)
-    assert row["parked_at"] is not None
-    assert row["last_error"]
-    one.source.put("p1", 1)
+    assert one.row(ids.pop())["remote_id"] == "7"
+    for source_id in ids:
+        row = one.row(source_id)
+        assert (row["status"], row["error_kind"], row["remote_id"]) == ("exhausted", "unaddressable", None)
+        assert row["parked_at"] is not None
+        assert row["last_error"]
+    for source_id in ids:
+        one.source.put(source_id, 1)
     one.later(hours=10)
-    assert one.sent() == ["p1"]
+    assert len(one.sent()) == len(addresses)
 
 
 def test_an_update_that_answers_nothing_is_a_success(runs):
@@ -675,19 +679,19 @@ IMPOSSIBLE = {
 }
 
 
-@pytest.mark.parametrize("case", IMPOSSIBLE)
-def test_impossible_records(runs, case):
+def test_impossible_records(runs):
     """Fault 6: never passed over silently; nothing is called or written, and the cursor stays."""
     one = runs(scope="acme")
     one.source.put("p1", 0, scope="acme")
     one.go()
     good = [Record(source_id="p9", signal="s", position=3, payload=0, scope="acme")]
-    one.source.scan = lambda connection, after, limit: IMPOSSIBLE[case](good)
     before = one.dump()
-    with pytest.raises(ImpossibleCandidate, match="mend the source"):
-        one.go()
-    assert one.dump() == before
-    assert one.chain()["fault_kind"] == "impossible_candidate"
+    for case, made in IMPOSSIBLE.items():
+        one.source.scan = lambda connection, after, limit, made=made: made(good)
+        with pytest.raises(ImpossibleCandidate, match="mend the source"):
+            one.go()
+        assert one.dump() == before, case
+        assert one.chain()["fault_kind"] == "impossible_candidate"
 
 
 def test_a_payload_that_is_not_json(runs):

@@ -151,7 +151,29 @@ class Outbound(Operators):
         return job.run(self, chain_id, successor=successor, seq=seq, stopping=stopping)
 
     def run_chain(self, chain_id: ChainId, *, stopping: Stopping | None = None) -> ChainEnd:
-        """Run the jobs of the chain until it is over, or `stopping()`; raises the fault that ended it."""
+        """Run the jobs of the chain until it is over, or `stopping()`; raises the fault that ended it.
+
+        >>> from statifier_router.doctest_support import config
+        >>> from statifier_router.runs import Changes, Outbound, Policy, Rule, record_change
+        >>> from statifier_router.testing.targets import ScriptedTarget, ScriptedWriter
+        >>> config, target = config(), ScriptedTarget()
+        >>> outbound = Outbound(config, writers={"depot": ScriptedWriter(target)})
+        >>> outbound.save_rule(
+        ...     Rule(
+        ...         "parcels",
+        ...         entity="parcel",
+        ...         source=Changes("parcel"),
+        ...         target="depot",
+        ...         driver="depot",
+        ...         policy=Policy.UPSERT,
+        ...     )
+        ... )
+        >>> _ = record_change(config, "parcel", "P7", {"state": "held"})
+        >>> [outbound.run_chain(chain_id).name for chain_id in outbound.tick()]
+        ['COMPLETED']
+        >>> [held.payload for held in target.copies("P7")]
+        [{'state': 'held'}]
+        """
         return chains.run(self, chain_id, stopping=stopping)
 
     def work(

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from statifier_router.jsontext import decode, encode
+from statifier_router.jsontext import decode, digest, encode
 from statifier_router.runs.faults import Gone, RecordFault, Rejected
 from statifier_router.runs.settling import Settled
 
@@ -65,7 +65,8 @@ class Counters:
             return evolve(self, refusals=0, refused_as=None)
         if not isinstance(fault, (Rejected, Gone)):
             return self
-        alike = fingerprint(fault.kind, str(fault))
+        # Its digest: what a target says is not kept where numbers are.
+        alike = digest(fingerprint(fault.kind, str(fault)))[:16]
         return evolve(self, refusals=self.refusals + 1 if alike == self.refused_as else 1, refused_as=alike)
 
     def is_suspect(self, limit: int | None) -> bool:
