@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import logging
 import os
+import socket
 import subprocess
 import sys
 import traceback
@@ -257,6 +258,35 @@ def test_a_flow_that_asks_another_host_needs_it_allowed(target, to):
     assert not target.requests
     target.coming(answers(200))
     assert to(auth=Elsewhere(), hosts=["127.0.0.1", "LOCALHOST"]).create({}, about()) == Created("R1")
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    [
+        "m\N{LATIN SMALL LETTER U WITH DIAERESIS}nchen.example",
+        "xn--mnchen-3ya.example",
+        "XN--mnchen-3ya.EXAMPLE",
+    ],
+)
+@pytest.mark.parametrize("allowed", [None, "xn--mnchen-3ya.example"])
+def test_a_host_with_letters_of_its_own_is_the_same_host(target, to, monkeypatch, spelt, allowed):
+    """However it is spelt in the URL, the resolver is asked for its ASCII form."""
+    real = socket.getaddrinfo
+    asked = []
+
+    def ours(host, port, *arguments, **options):
+        if host == "127.0.0.1":
+            return real(host, port, *arguments, **options)
+        if options.get("flags"):
+            raise socket.gaierror
+        asked.append(host)
+        return real("127.0.0.1", port, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", ours)
+    hosts = None if allowed is None else [allowed, spelt.lower()]
+    url = target.url.replace("127.0.0.1", spelt)
+    assert to(url, hosts=hosts).create({}, about()) == Created("R1")
+    assert asked == ["xn--mnchen-3ya.example"]
 
 
 def test_a_signature_can_be_verified(target, to):

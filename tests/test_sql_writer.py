@@ -29,6 +29,7 @@ from sqlalchemy import (
     text,
 )
 
+import statifier_router
 from statifier_router import ConfigError
 from statifier_router.runs import Created, Gone, Rejected, SqlWriter, TimedOut, Unavailable
 from statifier_router.runs.calling import Landed, Refused, call
@@ -332,6 +333,20 @@ def test_a_fault_of_the_table_is_one_of_the_rule(engine):
     assert "the payload" not in str(raised.value)
     assert isinstance(raised.value.__cause__, ConfigError)
     assert raised.value.__cause__.__cause__ is None
+
+
+def test_an_engine_of_the_librarys_making_will_do(target):
+    """One that `create_engine` made ready begins and waits in its own way."""
+    engine = statifier_router.create_engine(target.url)
+    writer = SqlWriter(engine, parcels, key="tracking", delete=True)
+    address = writer.create({"text": "a"}, about()).remote_id
+    writer.update(address, {"text": "b"}, about())
+    assert writer.lookup(about()) == Created(address)
+    assert [row[2] for row in rows(engine)] == ["b"]
+    writer.ping(SHORT)
+    writer.delete(address, about())
+    assert not rows(engine)
+    engine.dispose()
 
 
 # --- waits ----------------------------------------------------------------------------------------------

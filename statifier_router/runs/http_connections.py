@@ -23,8 +23,8 @@ Origin = tuple[str, str, int]
 
 # Bytes of a head, or of what stands between two pieces of a body.
 _HEAD_LIMIT: Final = 65_536
-# Servers close what is idle for as little as a few seconds.
-_IDLE_SECONDS: Final = 3.0
+# Servers close what is idle after as little as two seconds. A request that crosses that is in doubt.
+_IDLE_SECONDS: Final = 1.5
 _IDLE_CONNECTIONS: Final = 10
 
 

@@ -59,12 +59,10 @@ class Sender:
         ssl_context: ssl.SSLContext | None,
     ) -> None:
         for url in urls:
-            try:
-                httpx2.URL(url)
-            except httpx2.InvalidURL as error:
-                raise ConfigError(f"the URL to {urlsplit(url).hostname} is none: {error}") from None
+            _checked_url(url)
         self._auth, self._password = _auth(auth)
-        self._hosts = frozenset(hosts)
+        # As they are asked for: a name may be spelt in two ways.
+        self._hosts = frozenset(_checked_url(f"http://{_bracketed(host)}/").raw_host for host in hosts)
         self._body_limit = body_limit
         self._connections = Connections(ssl_context, body_limit)
 
@@ -138,11 +136,11 @@ class Sender:
 
     def _exchanged(self, request: httpx2.Request, call: _Call) -> HttpAnswer:
         url = request.url
-        if url.host.lower() not in self._hosts:
+        if url.raw_host not in self._hosts:
             raise ConfigError(f"hosts does not name {url.host}, which a request was to go to")
         call.sent.append(request)
         received = self._connections.exchange(
-            (url.scheme, url.host, url.port or _PORTS[url.scheme]),
+            (url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]),
             h11.Request(method=request.method, target=url.raw_path, headers=request.headers.raw),
             request.read(),
             call.deadline,
@@ -173,6 +171,17 @@ class Sender:
     def _said(self, error: Exception, call: _Call) -> str:
         text = str(error) or type(error).__name__
         return quoted(text.encode("utf-8", "replace"), self._secrets(call))
+
+
+def _checked_url(url: str) -> httpx2.URL:
+    try:
+        return httpx2.URL(url)
+    except httpx2.InvalidURL as error:
+        raise ConfigError(f"the URL to {urlsplit(url).hostname} is none: {error}") from None
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _onward(url: str, answer: HttpAnswer) -> str | None:

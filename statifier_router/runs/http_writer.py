@@ -256,9 +256,9 @@ def _checked_hosts(hosts: object, *urls: str | None) -> frozenset[str]:
         return of_urls
     if isinstance(hosts, (str, bytes)) or not isinstance(hosts, Collection):
         raise ConfigError(f"hosts must be a collection of names, not {type(hosts).__name__}")
-    named = frozenset(host.lower() for host in hosts if isinstance(host, str))
-    if len(named) < len(hosts):
-        raise ConfigError("hosts must be names, each once")
+    if not all(isinstance(host, str) and host for host in hosts):
+        raise ConfigError("hosts must be names")
+    named = frozenset(host.lower() for host in hosts)
     for host in sorted(of_urls - named):
         raise ConfigError(f"hosts does not name {host}, which is in a URL")
     return named
