@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Executable, Select, bindparam, insert, literal_column, or_, select, update
+from sqlalchemy import Executable, Select, bindparam, false, func, insert, literal_column, select, update
 
 from statifier_router.schema import Schema
 
@@ -27,16 +27,18 @@ def running(schema: Schema) -> Select[Any]:
 
 
 @lru_cache
-def unattended(schema: Schema) -> Select[Any]:
-    """The chains that are not over and whose rule no job has at `now`; by the partial index of those."""
+def under_way(schema: Schema) -> Select[Any]:
+    """The chains that are not over, and whether a job has the rule at `now`; by their partial index."""
     chains, rules = schema.chains, schema.rules
     return (
-        select(chains.c.rule, chains.c.id, chains.c.job_seq)
-        .join(rules, rules.c.name == chains.c.rule)
-        .where(
-            chains.c.state == literal_column("'running'"),
-            or_(rules.c.lease_until.is_(None), rules.c.lease_until < bindparam("now")),
+        select(
+            chains.c.rule,
+            chains.c.id,
+            chains.c.job_seq,
+            func.coalesce(rules.c.lease_until >= bindparam("now"), false()).label("taken"),
         )
+        .join(rules, rules.c.name == chains.c.rule)
+        .where(chains.c.state == literal_column("'running'"))
         .order_by(chains.c.rule)
     )
 

@@ -138,20 +138,21 @@ def end(
 
 
 @frozen(kw_only=True)
-class Unattended:
-    """A chain that goes on and that no job works on; `seq` is the number of the job that it waits for."""
+class UnderWay:
+    """A chain that is not over. `seq` is the number of its job in turn; `taken`: a job has its rule."""
 
     rule: str
     chain_id: ChainId
     seq: int
+    taken: bool
 
 
-def unattended(outbound: Outbound, now: datetime) -> list[Unattended]:
-    """The chains of this process's rules that no job works on; one may wait in a queue all the same."""
+def under_way(outbound: Outbound, now: datetime) -> list[UnderWay]:
+    """The chains of this process's rules that are not over."""
     with reading(outbound.config) as connection:
-        rows = connection.execute(chain_rows.unattended(outbound.config.schema), {"now": now}).all()
+        rows = connection.execute(chain_rows.under_way(outbound.config.schema), {"now": now}).all()
     return [
-        Unattended(rule=row.rule, chain_id=row.id, seq=row.job_seq)
+        UnderWay(rule=row.rule, chain_id=row.id, seq=row.job_seq, taken=row.taken)
         for row in rows
         if row.rule in outbound.known_rules
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,9 @@ from attrs import frozen
 from statifier_router.contrib.procrastinate import library
 from statifier_router.contrib.procrastinate.deferring import check_same_database, defer
 from statifier_router.errors import ConfigError
-from statifier_router.runs import BUSY, Outbound
+from statifier_router.runs import BUSY, ChainId, Outbound
 from statifier_router.runs.bracket import reading, writing
-from statifier_router.runs.chains import unattended
+from statifier_router.runs.chains import under_way
 
 if TYPE_CHECKING:
     from procrastinate import Blueprint, JobContext
@@ -117,13 +117,16 @@ class _Jobs:
         """Begin the chains that are to be begun, and offer their first jobs; answers how many."""
         with reading(self.outbound.config) as connection:
             check_same_database(connection, job_id)
-        self.outbound.tick()
-        return self.offer()
+        return self.offer(self.outbound.tick())
 
-    def offer(self) -> int:
-        """Offer a job for every chain that goes on and that none has or waits for; answers how many."""
-        found = unattended(self.outbound, self.outbound.config.now())
-        return sum(self._offer(each.rule, each.chain_id, each.seq) for each in found)
+    def offer(self, begun: Collection[ChainId] = ()) -> int:
+        """Offer a job for every chain that was just begun, and for those that have none.
+
+        Answers how many. Where a job has the rule, its chain will have the next one from it.
+        """
+        chains = under_way(self.outbound, self.outbound.config.now())
+        wanted = [each for each in chains if not each.taken or each.chain_id in begun]
+        return sum(self._offer(each.rule, each.chain_id, each.seq) for each in wanted)
 
     def run(self, rule: str, chain_id: str, seq: int, context: JobContext) -> str:
         """Do one page; answers how it ended."""
