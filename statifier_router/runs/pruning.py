@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
-from sqlalchemy import Executable, Select, bindparam, delete, exists, or_, select
+from sqlalchemy import Executable, Select, bindparam, delete, exists, func, or_, select
 
 from statifier_router.clock import as_utc
 from statifier_router.errors import ConfigError
@@ -113,12 +113,20 @@ def _passed(found: Sequence[Reader]) -> dict[str, list[Place | None]]:
 
 @lru_cache
 def _page(schema: Schema) -> Select[Any]:
-    table, newer = schema.changes, schema.changes.alias("newer")
-    superseded = exists().where(
-        newer.c.entity == table.c.entity, newer.c.source_id == table.c.source_id, newer.c.seq > table.c.seq
+    table, same = schema.changes, schema.changes.alias("same")
+    newest = (
+        select(func.max(same.c.seq))
+        .where(same.c.entity == table.c.entity, same.c.source_id == table.c.source_id)
+        .scalar_subquery()
     )
     return (
-        select(table.c.seq, table.c.xid, table.c.entity, table.c.created_at, superseded.label("superseded"))
+        select(
+            table.c.seq,
+            table.c.xid,
+            table.c.entity,
+            table.c.created_at,
+            (table.c.seq < newest).label("superseded"),
+        )
         .where(table.c.seq > bindparam("after"))
         .order_by(table.c.seq)
         .limit(bindparam("limit"))

@@ -112,7 +112,8 @@ def safe_place(connection: Connection, schema: Schema, reader: Reader, cursor: P
 @lru_cache
 def _first_unread(schema: Schema, table_name: str) -> Select[Any]:
     table, name, number = _columns(schema, table_name)
-    return select(func.min(number)).where(
+    # Not a number alone, for which the whole table would be walked in its order.
+    return select(func.min(number + 0)).where(
         name == bindparam("of_name"), after(table.c.xid, number), number <= bindparam("after_number")
     )
 
