@@ -56,7 +56,7 @@ def test_sqlite_needs_no_libpq(tmp_path):
 
 def test_the_core_loads_no_extra(tmp_path):
     """Importing the library loads SQLAlchemy, attrs and python-ulid, and the library of no extra."""
-    extras = ("click", "rich", "statemachine", "transitions", "cel", "aiosqlite", "pytest")
+    extras = ("click", "rich", "statemachine", "transitions", "cel", "aiosqlite", "pytest", "httpx2", "h11")
     told = _child(
         f"""
         import sys
