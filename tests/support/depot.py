@@ -63,14 +63,18 @@ class Depot:
         """Where it listens."""
         return int(self._listener.getsockname()[1])
 
+    def settle(self) -> None:
+        """Return once no call is under way."""
+        for client in self._clients:
+            client.join(_PATIENCE)
+
     def close(self) -> None:
         """Stop listening, and raise what went wrong in a call."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(_PATIENCE)
-        for client in self._clients:
-            client.join(_PATIENCE)
+        self.settle()
         if self._errors:
             raise self._errors[0]
 

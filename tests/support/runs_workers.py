@@ -119,6 +119,7 @@ def tick_in_rounds(url: str, rounds: list[str]) -> list[list[str]]:
     begun = []
     for number, now in enumerate(rounds):
         outbound = _here(url, 0, now, "keyed")
+        # Saved, so that the tick is all that is to be done.
         outbound.rules()
         pause(f"round {number}")
         begun.append(outbound.tick())
@@ -128,7 +129,8 @@ def tick_in_rounds(url: str, rounds: list[str]) -> list[list[str]]:
 def run_chain(url: str, port: int, now: str, chain_id: str, variant: str = "keyed") -> str:
     """Run a chain, after pausing before it; answers how it ended."""
     outbound = _here(url, port, now, variant)
-    outbound.config.engine.connect().close()
+    # Saved, so that the next thing that it waits for is the lease.
+    outbound.rules()
     pause("ready")
     return outbound.run_chain(chain_id).name
 
@@ -137,13 +139,6 @@ def run_watched(url: str, port: int, now: str, chain_id: str, record: str) -> st
     """Run a chain, pausing in the transaction in which `record` is loaded; answers how it ended."""
     Watched.RECORD = record
     return _here(url, port, now, "keyed").run_chain(chain_id).name
-
-
-def tick_and_run(url: str, port: int, now: str, variant: str = "keyed") -> str:
-    """Begin a chain and run it; answers how it ended."""
-    outbound = _here(url, port, now, variant)
-    (chain_id,) = outbound.tick()
-    return outbound.run_chain(chain_id).name
 
 
 # --- killed -------------------------------------------------------------------------------------------
