@@ -5,13 +5,28 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BindParameter, Select, and_, bindparam, func, or_, select
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Select,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    or_,
+    select,
+)
 
 from statifier_router.runs.standing import PARKED
 from statifier_router.schema import Schema
 
 # What a filter on records compares, by the name of its parameter.
 FILTERS = frozenset({"rule", "status", "error_kind", "since", "acknowledged", "not_acknowledged"})
+
+
+def is_parked(schema: Schema) -> ColumnElement[bool]:
+    """Whether a record waits for an operator. Written out: a parameter takes no partial index."""
+    return schema.records.c.status.in_([literal_column(f"'{status}'") for status in PARKED])
 
 
 @lru_cache
@@ -60,7 +75,7 @@ def dismissed(schema: Schema) -> Select[Any]:
     table = schema.records
     return (
         select(table.c.rule, func.count().label("count"))
-        .where(table.c.status.in_(PARKED), table.c.acknowledged_at.is_not(None))
+        .where(is_parked(schema), table.c.acknowledged_at.is_not(None))
         .group_by(table.c.rule)
     )
 
@@ -76,7 +91,7 @@ def due(schema: Schema) -> Select[Any]:
             func.min(table.c.next_attempt_at).label("oldest"),
         )
         .where(
-            table.c.status == "failed",
+            table.c.status == literal_column("'failed'"),
             table.c.next_attempt_at <= bindparam("now", type_=table.c.next_attempt_at.type),
         )
         .group_by(table.c.rule)
@@ -108,7 +123,7 @@ def stuck_in_doubt(schema: Schema) -> Select[Any]:
         .select_from(operations.join(records, same))
         .where(
             operations.c.in_doubt,
-            records.c.status.in_(PARKED),
+            is_parked(schema),
             records.c.acknowledged_at.is_(None),
         )
         .group_by(operations.c.rule)
@@ -162,7 +177,7 @@ def records(schema: Schema, *, of_status: bool, paged: bool) -> Select[Any]:
 def parked(schema: Schema, filters: frozenset[str], *, paged: bool) -> Select[Any]:
     """Parked records that fit these filters, those parked first on top."""
     table = schema.records
-    statement = select(table).where(table.c.status.in_(PARKED), *conditions(schema, filters))
+    statement = select(table).where(is_parked(schema), *conditions(schema, filters))
     if paged:
         # Spelled out, for what SQLite makes of a comparison of rows.
         at = bindparam("after_at", type_=table.c.parked_at.type)
@@ -185,11 +200,7 @@ def parked(schema: Schema, filters: frozenset[str], *, paged: bool) -> Select[An
 def count_parked(schema: Schema, filters: frozenset[str]) -> Select[Any]:
     """How many parked records fit."""
     table = schema.records
-    return (
-        select(func.count())
-        .select_from(table)
-        .where(table.c.status.in_(PARKED), *conditions(schema, filters))
-    )
+    return select(func.count()).select_from(table).where(is_parked(schema), *conditions(schema, filters))
 
 
 def conditions(schema: Schema, filters: frozenset[str]) -> list[Any]:
