@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from datetime import timedelta
 
 import pytest
+import trustme
 
 from statifier_router.runs import (
     Created,
@@ -222,21 +221,15 @@ def test_tls_with_a_server_that_says_nothing():
     assert not raised.value.in_doubt
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="a certificate is made by openssl")
-def test_tls(target, tmp_path):
+def test_tls(target):
     """A certificate that is trusted will do; a strange one is told, and nothing is sent."""
-    made = ["-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem", "-days", "2"]
-    named = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *made, *named],
-        check=True,
-        capture_output=True,
-    )
+    authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    authority.issue_cert("127.0.0.1").configure_cert(context)
     target.secure(context)
     url = target.url.replace("http", "https")
-    trusted = ssl.create_default_context(cafile=tmp_path / "cert.pem")
+    trusted = ssl.create_default_context()
+    authority.configure_trust(trusted)
     with HttpWriter(url, address=InJson("id"), ssl_context=trusted) as writer:
         for number in (1, 2):
             assert writer.create({"n": number}, about(f"p{number}")) == Created(f"R{number}")
@@ -245,7 +238,7 @@ def test_tls(target, tmp_path):
             writer.create({}, about("p3", timeout=SHORT))
     with (
         HttpWriter(url, address=InJson("id")) as writer,
-        pytest.raises(Unavailable, match=r"TLS: self.signed certificate") as raised,
+        pytest.raises(Unavailable, match=r"TLS: .*certificate") as raised,
     ):
         writer.create({}, about("p4"))
     assert not raised.value.in_doubt
