@@ -141,12 +141,17 @@ def _parked(case: Case) -> Answer | None:
                 f"{command(*release, 'recreate')}; send the same call again: {command(*release, 'retry')}"
             ),
         )
-    again = "recreate" if row.error_kind == "unaddressable" else "retry"
+    again = f"once its cause is mended: {command(*release, 'retry')}"
+    if row.error_kind == "unaddressable":
+        again = (
+            f"look it up at the target, which took it: {command(*release, 'adopt ID')}; "
+            f"it is not there: {command(*release, 'recreate')}"
+        )
     tries = f"after {row.attempts} attempts" if row.attempts != 1 else "after one attempt"
     return (
         "exhausted",
         f"it is given up {tries}{when}{dismissed} ({row.error_kind}): {row.last_error}",
-        f"once its cause is mended: {command(*release, again)}",
+        again,
     )
 
 
