@@ -56,9 +56,10 @@ def names(make_config: Any) -> Iterator[dict[str, Any]]:
         make_config.watch(defined["config"])
 
 
-def test_the_tutorial(folder, names):
+@pytest.mark.parametrize("page", ["tutorial.md", "outbound-tutorial.md"])
+def test_a_tutorial(page, folder, names):
     """A reader who types it in sees what it says."""
-    pages.run(DOCS / "tutorial.md", folder, names)
+    pages.run(DOCS / page, folder, names)
 
 
 @pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
