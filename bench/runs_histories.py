@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import logging
 import random
+import re
 import sys
 import time
 from collections import Counter
@@ -36,7 +37,7 @@ from tests.support.histories import History
 from tests.support.mutants import MUTANTS
 
 # How a problem begins that is one of the three promises.
-PROMISES = {"lost": "lost", "stale": "stale", "copies": "duplicate"}
+PROMISES = ((r"lost: ", "lost"), (r"stale: ", "stale"), (r"\d+ copies of ", "duplicate"))
 
 
 def main() -> int:
@@ -116,7 +117,7 @@ def _play(database: Any, seed: int, arguments: argparse.Namespace) -> tuple[Coun
 
 
 def _promise(problem: str) -> str:
-    found = (name for word, name in PROMISES.items() if word in problem.split(":", maxsplit=1)[0])
+    found = (name for begins, name in PROMISES if re.match(begins, problem))
     return next(found, "other")
 
 

@@ -195,6 +195,33 @@ def the_breaker_is_checked_only_at_the_job_s_start(history):
     judged.always(history)
 
 
+# --- what histories found once ----------------------------------------------------------------------------
+
+
+def test_why_of_a_version_that_came_back_behind_an_open_call(history):
+    """A, B, A: the row is of version A, the source too; but a call with B was left open. It is in doubt."""
+    history.touch(0, 0)
+    history.chain(0)
+    history.touch(0, 1)
+    died_in_call(history)
+    history.touch(0, 0)
+    history.clock.advance(HOUR)
+    assert history.eyes.outbound.why("parcels", "p0").reason == "in_doubt"
+    judged.always(history, "p0")
+    settled(history)
+
+
+def test_why_of_a_record_that_went_away_behind_an_open_call(history):
+    """No row, and no record at the source, but a create was left open: the rule does know it."""
+    history.touch(0, 0)
+    died_in_call(history)
+    vanish(history, "p0")
+    history.clock.advance(HOUR)
+    assert history.eyes.outbound.why("parcels", "p0").reason == "in_doubt"
+    history.quiesce()
+    assert history.eyes.outbound.why("parcels", "p0").reason == "deleted"
+
+
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (

@@ -70,6 +70,11 @@ class Case:
         return self.operation is not None and bool(self.operation["in_doubt"])
 
     @property
+    def left_open(self) -> bool:
+        """Whether a run that is over left a call without an outcome: the next one resumes it."""
+        return self.operation is not None and not self.in_doubt
+
+    @property
     def gone(self) -> bool:
         """Whether the source has deleted it or has it no more."""
         return self.asked and (self.newest is None or self.newest.deleted)
@@ -187,7 +192,7 @@ def _settled(case: Case) -> Answer | None:
         return None
     if case.problem is not None:
         return "source_failed", f"its source could not be asked: {case.problem}", "mend the rule's source"
-    if not case.asked:
+    if not case.asked or case.left_open:
         return None
     if row is None:
         if case.newest is None:
@@ -299,14 +304,14 @@ def _pending(case: Case) -> Answer:
         doubt = "; whether its last call took effect nobody knows" if case.in_doubt else ""
         # What falls due while a run is under way is left to the next one.
         return ("in_doubt" if case.in_doubt else "due"), f"{since}{doubt}; {when}", advice
-    if case.held_back is not None:
-        return "held_back", f"its newest version is not handed over yet: {case.held_back}", command("doctor")
-    if row is not None and case.operation is not None:
+    if case.operation is not None:
         return (
             "in_doubt",
             f"a run left its {case.operation['verb']} open, and the next one resumes it",
             advice,
         )
+    if case.held_back is not None:
+        return "held_back", f"its newest version is not handed over yet: {case.held_back}", command("doctor")
     if row is not None:
         what = "its deletion" if case.gone else "a newer version"
         reason, text = "newer_version", f"it is at the target in an older version; {what} waits for the scan"

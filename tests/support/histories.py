@@ -173,7 +173,7 @@ class History:
         self.eyes.outbound.resume("parcels")
 
     def close_route(self) -> None:
-        self.closed = "the tunnel is down"
+        self.closed = "it is down"
 
     def open_route(self) -> None:
         self.closed = None
@@ -191,7 +191,8 @@ class History:
         row = self.rows("records").get(source_id)
         more: dict[str, Any] = {}
         if mode == "adopt":
-            if not copies:
+            if not copies or self.rule.policy is Policy.CREATE_ONLY:
+                # Under that policy the address is the last word, whatever version is there.
                 return
             more["remote_id"] = copies[0].remote_id
         if mode == "recreate" and self.rule.policy is Policy.UPDATE_ONLY:
