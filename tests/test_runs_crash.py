@@ -9,7 +9,7 @@ import pytest
 from tests.support import runs_workers
 from tests.support.databases import Database
 from tests.support.forks import Forks
-from tests.support.runs_crashes import kill_at_every_point
+from tests.support.runs_crashes import kill_at_every_point, lose_every_commit
 
 
 @pytest.fixture(scope="module")
@@ -35,5 +35,19 @@ def test_a_process_killed_anywhere_in_a_chain(
     told = f"{database.kind}, {report}"
     print(told)
     record_property("crash", told)
+    assert report.points == report.counted
+    assert not report.wrong, "\n".join(map(str, report.wrong))
+
+
+def test_a_connection_lost_at_any_commit(
+    postgresql: Database, forks: Forks, record_property: Callable[[str, object], None]
+) -> None:
+    """Whether the commit was done or not: the process raises what it met, and nothing is lost or doubled.
+
+    A commit that was done while nobody heard is no reason to write its outcome again.
+    """
+    report = lose_every_commit(postgresql, forks)
+    print(report)
+    record_property("crash", f"postgresql, {report}")
     assert report.points == report.counted
     assert not report.wrong, "\n".join(map(str, report.wrong))

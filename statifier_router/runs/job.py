@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 from sqlalchemy import Connection
 
+from statifier_router.dialect import trouble_of
 from statifier_router.runs import (
     breaker,
     chain_rows,
@@ -157,9 +158,10 @@ class Job:
                 recording.settle_spent(self, connection)
         except LeaseLost:
             raise
-        except Exception:
-            if recorded and heard is not None:
-                # The way to the next call spoiled the transaction, which undid the outcome too.
+        except Exception as error:
+            if heard is not None and (recorded or trouble_of(error) is not None):
+                # The way to the next call spoiled the transaction, which undid the outcome too; or the
+                # connection was lost, which is no reason to call again.
                 self.counters, at_fault = counters, self.in_hand.source_id
                 self._record_alone(page, heard)
                 self.in_hand.source_id = at_fault
@@ -211,8 +213,18 @@ class Job:
 
     def _record_alone(self, page: Page, heard: Heard) -> None:
         with self.owned(heard) as (connection, facts, now):
-            recording.record(self, connection, page, heard, facts.breaker, now)
-            recording.settle_spent(self, connection)
+            if not self._is_written(connection, heard):
+                recording.record(self, connection, page, heard, facts.breaker, now)
+                recording.settle_spent(self, connection)
+
+    def _is_written(self, connection: Connection, heard: Heard) -> bool:
+        """Whether the commit was done whose answer was lost: the call is not in flight any more then."""
+        if not isinstance(heard, Answered):
+            return False
+        view, call = heard.opened.view, heard.opened.call
+        schema = self.outbound.config.schema
+        _, operation = visits.standing(connection, schema, self.rule, view.source_id)
+        return operation is None or operation.in_doubt or operation.key != call.key
 
     # --- on to the next call --------------------------------------------------------------------------
 
