@@ -55,12 +55,15 @@ def test_sqlite_needs_no_libpq(tmp_path):
 
 
 def test_the_core_loads_no_extra(tmp_path):
-    """Importing the library loads SQLAlchemy, attrs and python-ulid, and the library of no extra."""
+    """Importing it loads SQLAlchemy, attrs and python-ulid; libraries of extras are loaded at their first use."""
     extras = ("click", "rich", "statemachine", "transitions", "cel", "aiosqlite", "pytest", "httpx2", "h11")
+    extras += ("procrastinate",)
     told = _child(
         f"""
         import sys
         import statifier_router
+        import statifier_router.contrib.procrastinate
+        import statifier_router.runs
         print([name for name in {extras!r} if name in sys.modules])
         """,
         str(tmp_path),

@@ -27,6 +27,7 @@ from statifier_router.contrib.procrastinate.deferring import defer
 from statifier_router.runs import MORE, ChainEnd
 from statifier_router.runs.bracket import writing
 from statifier_router.testing import Clock
+from statifier_router.testing.targets import breaks
 from tests.support import charts
 from tests.support.conforming import EACH_SECOND, NEVER, Queued, app_of, outbound_of
 from tests.support.outbound import make_runs
@@ -196,6 +197,19 @@ def test_by_its_own_clock(postgresql, tmp_path):
         host.wait_until("(SELECT count(*) FROM statifier_router_chains WHERE state = 'finished') > 2")
         calls = [(call.verb, call.source_id) for call in host.target.requests]
         assert len(calls) == len(set(calls)) == 13
+
+
+def test_a_job_that_raises(one, queue):
+    """It has failed its chain, is not tried again, and its lock holds nobody up: the next chain runs."""
+    one.target.on("p03", breaks(RuntimeError("a bug of the writer")))
+    queue.defer(queue.tasks.tick, timestamp=0)
+    queue.work()
+    assert (one.chain()["end"], one.chain()["fault_source_id"]) == ("FAILED", "p03")
+    assert [row[1] for row in queue.rows()] == ["succeeded", "succeeded", "succeeded", "failed"]
+    queue.defer(queue.tasks.tick, timestamp=1)
+    queue.work()
+    assert one.chain()["end"] == "COMPLETED"
+    assert set(one.statuses().values()) == {"delivered"}
 
 
 # --- registering ----------------------------------------------------------------------------------------
