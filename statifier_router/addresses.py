@@ -32,6 +32,7 @@ from statifier_router.paging import checked_execution_id, checked_limit, chunks
 from statifier_router.schema import Schema
 from statifier_router.text import KEY_LIMIT, NAME_LIMIT, checked
 from statifier_router.transactions import reading, run
+from statifier_router.values import made_often
 
 __all__ = ["Address", "Reaped", "by_execution", "find", "reap"]
 
@@ -120,7 +121,7 @@ def _by_execution(schema: Schema) -> Executable:
 FRESH_LEVELS = frozenset({"read committed", "read uncommitted"})
 
 
-@frozen
+@made_often
 class Found:
     """What a delivery reads: the execution at the address if any, and how fresh the reading is.
 

@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,7 @@ class Frame:
             once the wait has run out and was undone.
         on_join: called before anything joins this transaction, while what a batch has made of its
             executions stands in memory alone; it raises.
+        token: what `leave` puts back.
     """
 
     link: Link
@@ -79,6 +80,7 @@ class Frame:
     suspect: Callable[[Connection], str | None] | None = None
     on_join: Callable[[], None] | None = None
     open: bool = True
+    token: Token[Frame | None] | None = None
     _home: tuple[int, asyncio.Task[Any] | None] = field(factory=_here)
 
     @property
@@ -161,27 +163,34 @@ def of_connection(connection: Connection) -> Frame | None:
     return None
 
 
+def enter(link: Link, minted: dict[tuple[str, ...], str]) -> Frame:
+    """Make the transaction of `link` the one in force, until `leave`."""
+    frame = Frame(link, _frames.get(), minted)
+    frame.token = _frames.set(frame)
+    return frame
+
+
+def leave(frame: Frame) -> None:
+    """End what `enter` began."""
+    frame.open = False
+    if frame.token is not None:
+        _frames.reset(frame.token)
+
+
 class entered:  # noqa: N801 - it is used as a function is; a generator costs three times as much
     """Make the transaction of `link` the one in force for the block."""
 
-    __slots__ = ("_frame", "_token")
+    __slots__ = ("_frame", "_link", "_minted")
 
-    def __init__(
-        self,
-        link: Link,
-        minted: dict[tuple[str, ...], str],
-        *,
-        lock_timeout: timedelta | None = None,
-    ) -> None:
-        self._frame = Frame(link, _frames.get(), minted, lock_timeout=lock_timeout)
+    def __init__(self, link: Link, minted: dict[tuple[str, ...], str]) -> None:
+        self._link, self._minted = link, minted
 
     def __enter__(self) -> Frame:
-        self._token = _frames.set(self._frame)
+        self._frame = enter(self._link, self._minted)
         return self._frame
 
     def __exit__(self, *_: object) -> None:
-        self._frame.open = False
-        _frames.reset(self._token)
+        leave(self._frame)
 
 
 class stepping:  # noqa: N801 - as above

@@ -120,7 +120,8 @@ def for_hash(config: Config, content_hash: str, execution_id: str) -> Chart:
     if chart is None:
         why = getattr(config.chart_source, "why_not", None)
         raise ChartNotResolved(content_hash, execution_id, reason=why(content_hash) if why else None)
-    problem = not_a_chart(chart)
+    # What is published is a chart: it was looked at then.
+    problem = None if type(config.chart_source) is ChartRegistry else not_a_chart(chart)
     if problem:
         raise TypeError(
             f"the chart resolver's answer for hash {content_hash} {problem}; "

@@ -31,7 +31,7 @@ from statifier_router.gathering import Gathered
 from statifier_router.messages import Event
 from statifier_router.savepoints import in_own_savepoint
 from statifier_router.steps import Chart
-from statifier_router.values import made_often
+from statifier_router.values import made_often, unchecked
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Outgoing(Protocol):
         ...
 
 
-@made_often(kw_only=True)
+@made_often
 class Input:
     """What drives an execution: whose it is, and the identity that makes its effects' keys."""
 
@@ -65,6 +65,7 @@ class Input:
     gathered: Gathered | None = field(default=None, repr=False)
 
 
+_step_context = unchecked(StepContext)
 OutgoingFor = Callable[[Frame, Input], Outgoing]
 
 
@@ -139,20 +140,20 @@ class Driving:
 
     def _context(self, outgoing: Outgoing) -> StepContext:
         own = self.input
-        return StepContext(
-            connection=self.frame.link,
-            config=self.config,
-            scope=own.scope,
-            document=own.document,
-            key=own.key,
-            message_id=own.message_id,
-            now=own.now,
-            context=own.context,
-            effects=outgoing,
-            door=own.door,
-            driver=own.digest,
-            journal=self.journal,
-            keeps_unmatched=self.keeps_unmatched,
+        return _step_context(
+            self.frame.link,
+            self.config,
+            own.scope,
+            own.document,
+            own.key,
+            own.message_id,
+            own.now,
+            own.context,
+            outgoing,
+            own.door,
+            own.digest,
+            self.journal,
+            self.keeps_unmatched,
         )
 
 

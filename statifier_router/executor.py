@@ -83,7 +83,7 @@ class EffectRefused:
     event: Literal["error.communication", "error.execution"] = "error.communication"
 
 
-@frozen
+@frozen(weakref_slot=False)
 class StepContext:
     """What an executor is given for one create or step: the transaction, and who is being served.
 

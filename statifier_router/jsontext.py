@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from math import isfinite
 from typing import Any, Union
 
 # Recursive, read-only in spirit: `Mapping` and `Sequence` let callers hand over what they have.
 Json = Union[None, bool, int, float, str, "Sequence[Json]", "Mapping[str, Json]"]
+
+# Far below what Python refuses to spell.
+_SMALL = 1 << 62
 
 # Of a name that stands in the place of a fault: a message may carry names of any length.
 _NAME_SHOWN = 80
@@ -75,13 +79,21 @@ def _plain_of_class(value: object) -> Json:
     raise NotJson(f"{type(value).__name__} is not JSON")
 
 
-def _plain_mapping(value: Mapping[object, object]) -> dict[str, Json]:
+def _plain_mapping(value: Mapping[Any, Any]) -> dict[str, Json]:
     result: dict[str, Json] = {}
     name: object = None
     try:
         for name, item in value.items():
             own = name if type(name) is str and name.isascii() else _name(name)
-            result[own] = item if type(item) is str and item.isascii() else _plain(item)
+            kind = type(item)
+            if kind is str:
+                result[own] = item if item.isascii() else _text(item)
+            elif kind is int and -_SMALL < item < _SMALL:
+                result[own] = item
+            elif kind is dict:
+                result[own] = _plain_mapping(item)
+            else:
+                result[own] = _plain(item)
     except NotJson as fault:
         # The place is put together only where there is something to report.
         fault.steps.append(f"[{ascii(name)[:_NAME_SHOWN]}]")
@@ -109,12 +121,14 @@ def _plain_list(value: list[object]) -> list[Json]:
 def copied(value: Json) -> Json:
     """A copy of what `plain` answered, which is not checked again."""
     if type(value) is dict:
-        return {
-            name: copied(item) if type(item) is dict or type(item) is list else item
-            for name, item in value.items()
-        }
+        made = value.copy()
+        for name, item in made.items():
+            if type(item) is dict or type(item) is list:
+                # To set what is there already leaves the order, and whoever walks it, alone.
+                made[name] = copied(item)
+        return made
     if type(value) is list:
-        return [copied(item) for item in value]
+        return [copied(item) if type(item) is dict or type(item) is list else item for item in value]
     return value
 
 
@@ -154,6 +168,8 @@ def _encoding(*, sort_keys: bool) -> Callable[[Json], str]:
     return encode_whole
 
 
+# One text, as it stands in stored JSON.
+quoted: Callable[[str], str] = json.encoder.encode_basestring
 _encode = _encoding(sort_keys=False)
 _canonical = _encoding(sort_keys=True)
 _scan: Callable[[str, int], tuple[Json, int]] = vars(json.JSONDecoder())["scan_once"]
@@ -162,6 +178,12 @@ _scan: Callable[[str, int], tuple[Json, int]] = vars(json.JSONDecoder())["scan_o
 def encode(value: Json) -> str:
     """The compact text that is stored. Keys keep their order."""
     return _encode(value)
+
+
+@lru_cache(maxsize=256)
+def encode_names(names: tuple[str, ...]) -> str:
+    """The stored text of a few names that come up again and again."""
+    return _encode(names)
 
 
 def decode(text: str) -> Json:
@@ -179,6 +201,12 @@ def decode(text: str) -> Json:
 def canonical(value: Json) -> str:
     """One text for equal values: sorted keys, no spaces."""
     return _canonical(value)
+
+
+def digest_of_parts(*, data: Json, event: str, key: str) -> str:
+    """The digest of an object of these three, in this order, which is the canonical one."""
+    text = f'{{"data":{_canonical(data)},"event":{quoted(event)},"key":{quoted(key)}}}'
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digest(value: Json) -> str:

@@ -89,6 +89,11 @@ def adopt(keeper: Keeper, execution: Execution) -> Execution:
     return _with_count(keeper, execution, before + adopted) if adopted else execution
 
 
+def may_be_kept(execution: Execution) -> bool:
+    """Whether anything may be kept for it: a host's own executor knows nothing of that."""
+    return type(execution) is not StoredExecution or execution.deferred > 0
+
+
 def offer(keeper: Keeper, execution: Execution, now: datetime, *, belated: Collection[int] = ()) -> Offered:
     """Offer what is kept for an execution whose lock is held, in order, until none of it moves.
 

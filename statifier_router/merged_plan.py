@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from attrs import define, field
@@ -27,7 +27,7 @@ from statifier_router.executions import rows
 from statifier_router.executions.journal import NewInput
 from statifier_router.executor import TERMINAL, Execution
 from statifier_router.gathering import Gathered
-from statifier_router.jsontext import encode
+from statifier_router.jsontext import encode, encode_names
 from statifier_router.merged_statements import (
     ADDED,
     CHANGES,
@@ -43,7 +43,7 @@ from statifier_router.merged_statements import (
     held,
     opened,
 )
-from statifier_router.messages import event_as_json
+from statifier_router.messages import event_text
 from statifier_router.plain_plan import PlainActs
 from statifier_router.savepoints import travels
 from statifier_router.schema import Schema
@@ -208,7 +208,7 @@ def close_step(
     }
     if pending.moved:
         values["execution_position"] = encode(after.position)
-        values["execution_active"] = encode(after.active)
+        values["execution_active"] = encode_names(after.active)
     _add_rest(values, pending, entry)
     statement = closed_step(
         schema,
@@ -217,7 +217,7 @@ def close_step(
         guarded=_travels_with_commit(frame),
         sends=_add_gathered(values, gathered),
     )
-    _close(frame, statement, values, partial(StaleRevision, before.id, before.revision))
+    _close(frame, statement, values, lambda: StaleRevision(before.id, before.revision))
 
 
 def _travels_with_commit(frame: Frame) -> bool:
@@ -262,9 +262,14 @@ def _add_rest(values: dict[str, Any], pending: Pending, entry: ledger.Entry) -> 
     values["ledger_key"] = entry.key
     values["ledger_reason"] = entry.reason
     for at, row in enumerate(pending.inputs):
-        prefix = f"input_{at}_"
-        values[prefix + "door"] = row.door
-        values[prefix + "event"] = None if row.event is None else encode(event_as_json(row.event))
-        values[prefix + "message_id"] = row.message_id
-        values[prefix + "errors"] = encode(row.errors) if row.errors else None
-        values[prefix + "context"] = encode(dict(row.context)) if row.context else None
+        door, event, message_id, errors, context = _input_names(at)
+        values[door] = row.door
+        values[event] = None if row.event is None else event_text(row.event)
+        values[message_id] = row.message_id
+        values[errors] = encode(row.errors) if row.errors else None
+        values[context] = encode(dict(row.context)) if row.context else None
+
+
+@lru_cache(maxsize=256)
+def _input_names(at: int) -> tuple[str, ...]:
+    return tuple(f"input_{at}_{name}" for name in ("door", "event", "message_id", "errors", "context"))

@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from statifier_router.clock import as_utc
 from statifier_router.errors import MessageError
-from statifier_router.jsontext import Json, NotJson, copied, plain
+from statifier_router.jsontext import Json, NotJson, copied, encode, plain, quoted
 from statifier_router.text import MESSAGE_ID_LIMIT, NAME_LIMIT, SEND_ID_LIMIT, checked
 
 # Converters, typed as what a caller may hand over, so that a type checker sees a slip before they do.
@@ -198,6 +198,13 @@ def event_as_json(event: Event) -> Json:
     if event.send_id is not None:
         stored["send_id"] = event.send_id
     return stored
+
+
+def event_text(event: Event) -> str:
+    """The text of an event as it is stored."""
+    if event.origin is None and event.send_id is None:
+        return f'{{"name":{quoted(event.name)},"data":{encode(event.data)}}}'
+    return encode(event_as_json(event))
 
 
 def event_from_json(stored: Any) -> Event:

@@ -188,12 +188,12 @@ class PlainActs:
     def _entry(self, outcome: str, execution_id: str | None, reason: str | None) -> ledger.Entry:
         task = self.task
         return ledger.Entry(
-            binding_id=task.binding_id,
-            message_id=task.message_id,
-            scope=task.scope,
-            outcome=outcome,
-            inserted_at=task.now,
-            key=task.key,
-            execution_id=execution_id,
-            reason=reason,
+            task.binding_id,
+            task.message_id,
+            task.scope,
+            outcome,
+            task.now,
+            task.key,
+            execution_id,
+            reason,
         )

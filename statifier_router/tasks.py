@@ -11,7 +11,7 @@ from attrs import field
 from statifier_router.bindings import Binding, Create, Dedupe, Defer, Plan
 from statifier_router.claims import Claim
 from statifier_router.errors import ConfigError, MessageError
-from statifier_router.jsontext import copied, digest
+from statifier_router.jsontext import copied, digest_of_parts
 from statifier_router.keys import check_key
 from statifier_router.messages import Delivery, Envelope, Event, known_event
 from statifier_router.values import made_often
@@ -19,7 +19,7 @@ from statifier_router.values import made_often
 _LAST = datetime.max.replace(tzinfo=UTC)
 
 
-@made_often(kw_only=True)
+@made_often
 class Task:
     """One delivery to make.
 
@@ -61,21 +61,22 @@ def of_binding(binding: object, key: object, delivery: object) -> Task:
     checked_key = check_key(key)
     # A copy: the chart's event is nobody else's, and is logged as it was delivered.
     event = known_event(binding.event, copied(delivery.data))
+    unmatched, missing = binding.unmatched, binding.missing
     return Task(
-        door="deliver",
-        binding_id=binding.id,
-        document=binding.document,
-        create=binding.create,
-        scope=delivery.scope,
-        key=checked_key,
-        message_id=delivery.message_id,
-        now=delivery.now,
-        event=event,
-        context=delivery.context,
-        claim=_claim(binding.id, binding.dedupe, delivery, event, checked_key),
-        drops_unmatched=True,
-        unmatched=binding.unmatched if isinstance(binding.unmatched, Defer) else None,
-        missing=binding.missing if isinstance(binding.missing, Defer) else None,
+        "deliver",
+        binding.id,
+        binding.document,
+        binding.create,
+        delivery.scope,
+        checked_key,
+        delivery.message_id,
+        delivery.now,
+        event,
+        delivery.context,
+        _claim(binding.id, binding.dedupe, delivery, event, checked_key),
+        True,  # noqa: FBT003 - `drops_unmatched`, by its place
+        unmatched if type(unmatched) is Defer else None,
+        missing if type(missing) is Defer else None,
     )
 
 
@@ -104,11 +105,11 @@ def of_plan(plan: object, key: object, envelope: object) -> Task:
 
 def _claim(id: str, dedupe: Dedupe, message: Delivery | Envelope, event: Event, key: str) -> Claim:
     return Claim(
-        binding_id=id,
-        scope=message.scope if dedupe.per_scope else "",
-        message_id=message.message_id,
-        digest=digest({"event": event.name, "key": key, "data": event.data}),
-        expires_at=_later(message.now, dedupe.horizon),
+        id,
+        message.scope if dedupe.per_scope else "",
+        message.message_id,
+        digest_of_parts(data=event.data, event=event.name, key=key),
+        _later(message.now, dedupe.horizon),
     )
 
 

@@ -23,8 +23,8 @@ from statifier_router import ambient, dialect, savepoints
 from statifier_router.ambient import Frame
 from statifier_router.config import Config
 from statifier_router.dialect import trouble_of
-from statifier_router.errors import ConfigError, ReentrantStep
-from statifier_router.savepoints import bracketed, check_open, travels, undo_or_give_up
+from statifier_router.errors import ConfigError, DatabaseFault, ReentrantStep
+from statifier_router.savepoints import bracketed, travels, undo_or_give_up
 from statifier_router.telling import note_wait, raise_translated
 
 T = TypeVar("T")
@@ -75,11 +75,13 @@ def run(
         return _borrowed(config, joined, work, binding_id)
     minted: dict[tuple[str, ...], str] = {}
     first: dict[ambient.Place, Callable[[Frame], None]] = {}
-    retries = Retries(config.retries)
+    retries: Retries | None = None
     while True:
         try:
             return attempt(config, work, minted, first, savepoint=savepoint, pipelined=pipelined)
         except Exception as error:
+            if retries is None:
+                retries = Retries(config.retries)
             delay = retries.pause_after(error)
             if delay is None:
                 raise_translated(config, error, binding_id)
@@ -146,26 +148,29 @@ def attempt(
         try:
             pipe = dialect.Pipe(held) if pipelined and not waits and not held.told_of_begin else None
             held.begin(sent=pipe is not None)
-            with ambient.entered(held, minted, lock_timeout=config.lock_timeout) as frame:
-                frame.pipe, frame.first = pipe, first
-                try:
-                    for wait in waits:
-                        wait(frame)
-                    answer = bracketed(frame, work) if savepoint else work(frame)
-                    if frame.doomed is not None:
-                        raise frame.doomed
-                    check_open(held)
-                    if pipe is not None:
-                        pipe.close()
-                except BaseException as error:
-                    undo_or_give_up(held, held.rollback)
-                    fault = error
-                    if frame.doomed is not None and isinstance(error, Exception):
-                        fault = frame.doomed
-                    note_wait(fault, frame)
-                    if fault is error:
-                        raise
-                    raise fault from error
+            frame = ambient.enter(held, minted)
+            frame.lock_timeout, frame.pipe, frame.first = config.lock_timeout, pipe, first
+            try:
+                for wait in waits:
+                    wait(frame)
+                answer = bracketed(frame, work) if savepoint else work(frame)
+                if frame.doomed is not None:
+                    raise frame.doomed
+                if not held.is_open():
+                    raise DatabaseFault(None)
+                if pipe is not None:
+                    pipe.close()
+            except BaseException as error:
+                undo_or_give_up(held, held.rollback)
+                fault = error
+                if frame.doomed is not None and isinstance(error, Exception):
+                    fault = frame.doomed
+                note_wait(fault, frame)
+                if fault is error:
+                    raise
+                raise fault from error
+            finally:
+                ambient.leave(frame)
             held.commit()
             return answer
         finally:

@@ -62,13 +62,13 @@ def set_busy_timeout(connection: Link, timeout: timedelta) -> None:
 
     It stays with the pooled connection until `restore_busy_timeout`.
     """
-    if kind(connection) == "sqlite":
+    if connection.dialect.name == "sqlite":
         _busy_timeout(connection, _milliseconds(timeout))
 
 
 def restore_busy_timeout(connection: Link) -> None:
     """Undo `set_busy_timeout`, so that a host's own use of the connection waits as it did."""
-    if kind(connection) == "sqlite" and not (connection.closed or connection.invalidated):
+    if connection.dialect.name == "sqlite" and not (connection.closed or connection.invalidated):
         _busy_timeout(connection, SQLITE_BUSY_TIMEOUT)
 
 

@@ -167,19 +167,16 @@ def begins_here(engine: Engine) -> bool:
     found: Any = engine.dialect
     if found.is_async or engine._should_log_info():  # noqa: SLF001 - what `echo` and the logger's level say
         return False
-    if _has_events(Connection) or (_has_events(found) and found.dispatch.handle_error):
+    # What SQLAlchemy asks itself before it tells anybody of anything.
+    flag = "_has_events"
+    if getattr(Connection, flag, True) or (getattr(found, flag, True) and found.dispatch.handle_error):
         return False
-    if not _has_events(engine):
+    if not getattr(engine, flag, True):
         return True
     heard: Any = engine.dispatch
     if heard.engine_connect or heard.commit or heard.rollback:
         return False
     return all(listener is _sqlite_on_begin for listener in heard.begin)
-
-
-def _has_events(target: object) -> bool:
-    """Whether anybody listens to it; as SQLAlchemy asks itself before it tells of anything."""
-    return bool(getattr(target, "_has_events", True))
 
 
 def reader_options(engine: Engine) -> Engine:

@@ -9,7 +9,7 @@ rule of what is prepared when.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
 from struct import Struct
@@ -65,16 +65,23 @@ class Sendable:
 
     query: bytes
     names: tuple[str, ...]
-    # The places of those that may be something else than text, and of the instants among them.
+    # The places of instants, and of what else may be no text.
+    instants: tuple[int, ...]
     others: tuple[int, ...]
-    instants: frozenset[int]
     formats: tuple[Format, ...]
     types: tuple[int, ...] = ()
-    _pick: itemgetter[Any] = field(init=False)
+    # As the registry spells it.
+    key: tuple[bytes, tuple[int, ...]] = field(init=False)
+    _pick: Callable[[Mapping[str, Any]], tuple[Any, ...]] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        # With a single name it would answer no tuple.
-        object.__setattr__(self, "_pick", itemgetter(*self.names, *self.names[:1]))
+        derive = object.__setattr__
+        derive(self, "key", (self.query, self.types))
+        # Of a single name it would answer no tuple.
+        derive(self, "_pick", itemgetter(*self.names) if len(self.names) > 1 else self._picked)
+
+    def _picked(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple([values[name] for name in self.names])
 
     @classmethod
     def of(cls, pyformat: str) -> Sendable:
@@ -83,7 +90,7 @@ class Sendable:
         >>> Sendable.of("SELECT %(a)s::TEXT, %(b)s::TEXT, %(a)s::TEXT, 7 %% 2").query
         b'SELECT $1::TEXT, $2::TEXT, $1::TEXT, 7 % 2'
         >>> Sendable.of("SELECT %(a)s::TIMESTAMP WITH TIME ZONE[]").instants
-        frozenset()
+        ()
         """
         casts: dict[str, str] = {}
 
@@ -96,37 +103,36 @@ class Sendable:
 
         query = _PLACEHOLDER.sub(numbered, pyformat).encode()
         order = list(casts.values())
-        instants = frozenset(at for at, cast in enumerate(order) if cast == _INSTANT)
+        instants = tuple(at for at, cast in enumerate(order) if cast == _INSTANT)
         return cls(
             query,
             tuple(casts),
-            tuple(at for at, cast in enumerate(order) if cast not in _TEXTS),
             instants,
+            tuple(at for at, cast in enumerate(order) if cast not in _TEXTS and cast != _INSTANT),
             tuple(_BINARY if at in instants else _TEXT for at in range(len(order))),
         )
 
     def encoded(self, values: Mapping[str, Any]) -> list[bytes | None] | None:
         """The parameters, each in its format; None where only the cursor knows how to send one."""
-        if not self.names:
-            return []
-        picked = self._pick(values)[: len(self.names)]
+        picked = self._pick(values)
         if "\x00" in "".join([value for value in picked if type(value) is str]):
             # libpq would send what stands before it.
             raise psycopg.DataError("PostgreSQL text cannot hold NUL")
         parameters: list[Any] = [value.encode() if type(value) is str else value for value in picked]
-        for at in self.others:
+        for at in self.instants:
             value = picked[at]
-            kind = type(value)
-            if value is None or kind is str:
-                continue
-            if kind is datetime and at in self.instants:
+            if type(value) is datetime:
                 since = value - _EPOCH
                 parameters[at] = _eight_bytes(
                     (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
                 )
-            elif kind is int:
+            elif value is not None:
+                return None
+        for at in self.others:
+            value = picked[at]
+            if type(value) is int:
                 parameters[at] = b"%d" % value
-            else:
+            elif value is not None and type(value) is not str:
                 return None
         return parameters
 
@@ -207,6 +213,10 @@ def _run(
 ) -> PGresult:
     # psycopg's registry, so that whatever makes it forget its prepared statements does so for ours too.
     pgconn, registry = driver.pgconn, driver._prepared  # noqa: SLF001
+    known = _name_of(registry, statement)
+    if known is not None:
+        pgconn.send_query_prepared(known, parameters, statement.formats, _BINARY)
+        return _checked(driver.wait(generators.execute(pgconn)))
     preparing, name = registry.get(statement)  # type: ignore[arg-type]  # it asks for `query` and `types` alone
     if preparing is _SHOULD:
         pgconn.send_prepare(name, statement.query)
@@ -256,6 +266,20 @@ def _run_between(
         registry.validate(key, preparing, name, answers[ahead])
         driver.wait(registry.maintain_gen(driver))
     return answers[ahead][0]
+
+
+def _name_of(registry: Any, statement: Sendable) -> bytes | None:
+    """The name of a statement that is prepared already; it counts as used.
+
+    As the registry's `get` and `maybe_add_to_cache` do it together, for what is nearly always the case.
+    """
+    names = getattr(registry, "_names", None)
+    if not names or registry.prepare_threshold is None:
+        return None
+    name: bytes | None = names.get(statement.key)
+    if name is not None:
+        names.move_to_end(statement.key)
+    return name
 
 
 def _send(pgconn: PGconn, statement: Sendable, parameters: Sequence[bytes | None], name: bytes) -> None:

@@ -12,12 +12,12 @@ from statifier_router.dialect import Link
 from statifier_router.executions import rows
 from statifier_router.executor import Door, Execution
 from statifier_router.jsontext import Json, encode
-from statifier_router.messages import Event, event_as_json
+from statifier_router.messages import Event, event_text
 from statifier_router.schema import Schema
 from statifier_router.values import made_often
 
 
-@made_often(kw_only=True)
+@made_often
 class NewInput:
     """An input row that is still to be written; its `seq` follows the last one."""
 
@@ -34,7 +34,7 @@ class NewInput:
         """The columns as they are stored, without execution and number."""
         return {
             "door": self.door,
-            "event": None if self.event is None else encode(event_as_json(self.event)),
+            "event": None if self.event is None else event_text(self.event),
             "message_id": self.message_id,
             "actor": self.actor,
             "errors": encode(list(self.errors)) if self.errors else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -14,10 +15,11 @@ from statifier_router.dialect import Link, Row
 from statifier_router.errors import ExecutionExists, StaleRevision
 from statifier_router.executions import statements
 from statifier_router.executor import Door, Execution, ExecutionStatus
-from statifier_router.jsontext import Json, decode, encode
+from statifier_router.jsontext import Json, decode, encode, encode_names
 from statifier_router.messages import Event, event_from_json
 from statifier_router.paging import chunks
 from statifier_router.schema import Schema
+from statifier_router.values import unchecked
 
 
 @frozen
@@ -45,6 +47,9 @@ class Input:
     details: Json = field(default=None, repr=False)
 
 
+_stored = unchecked(StoredExecution)
+
+
 def read(link: Link, schema: Schema, execution_id: str, *, lock: bool) -> Execution | None:
     """The execution, or None; `lock` waits for its row lock."""
     row = statements.read(schema, lock=lock).first(link, {"execution_id": execution_id})
@@ -57,7 +62,7 @@ def from_row(row: Row) -> Execution:
         execution_id, document, scope, key, content_hash, interpreter, status,
         position, active, revision, failure, created_at, ended_at, deferred,
     ) = row  # fmt: skip
-    return StoredExecution(
+    return _stored(
         execution_id,
         document,
         scope,
@@ -66,12 +71,12 @@ def from_row(row: Row) -> Execution:
         interpreter,
         status,
         None if position is None else decode(position),
-        tuple(_texts(active)),
+        _names(active),
         revision,
         failure,
         created_at,
         ended_at,
-        deferred=deferred,
+        deferred,
     )
 
 
@@ -96,7 +101,7 @@ def after_step(
             failure=failure,
             ended_at=ended_at,
         )
-    return StoredExecution(
+    return _stored(
         before.id,
         before.document,
         before.scope,
@@ -110,7 +115,7 @@ def after_step(
         failure,
         before.created_at,
         ended_at,
-        deferred=before.deferred,
+        before.deferred,
     )
 
 
@@ -141,7 +146,7 @@ def as_values(execution: Execution) -> dict[str, Any]:
         "interpreter": execution.interpreter,
         "status": execution.status,
         "position": encode(execution.position),
-        "active": encode(list(execution.active)),
+        "active": encode_names(execution.active),
         "revision": execution.revision,
         "deferred": 0,
         "failure": execution.failure,
@@ -161,7 +166,7 @@ def changes_of(before: Execution, after: Execution, *, moved: bool) -> dict[str,
     }
     if moved:
         values["position"] = encode(after.position)
-        values["active"] = encode(list(after.active))
+        values["active"] = encode_names(after.active)
     return values
 
 
@@ -180,7 +185,7 @@ def change_chart(link: Link, schema: Schema, before: Execution, after: Execution
         "content_hash": after.content_hash,
         "interpreter": after.interpreter,
         "position": encode(after.position),
-        "active": encode(list(after.active)),
+        "active": encode_names(after.active),
     }
     if statements.change_chart(schema).count(link, values) != 1:
         raise StaleRevision(before.id, before.revision)
@@ -207,6 +212,12 @@ def inputs(connection: Connection, schema: Schema, execution_id: str) -> list[In
         )
         for row in rows
     ]
+
+
+@lru_cache(maxsize=256)
+def _names(text: str) -> tuple[str, ...]:
+    """Active states: there are few combinations of them, and every step reads one."""
+    return tuple(_texts(text))
 
 
 def _texts(text: str) -> list[str]:

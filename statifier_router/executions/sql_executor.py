@@ -114,12 +114,13 @@ class SQLExecutor:
             ended_at=ended_at,
         )
         heard = NewInput(
-            door=context.door,
-            at=context.now,
-            event=event,
-            message_id=context.message_id,
-            errors=(*answer.errors, *unheard),
-            context=context.context,
+            context.door,
+            context.now,
+            event,
+            context.message_id,
+            None,
+            (*answer.errors, *unheard),
+            context.context,
         )
         _journal(context).move(execution, after, [heard, *reentries], moved=moved)
         # The outcome is the event's own; where the execution ended is told by the last step.

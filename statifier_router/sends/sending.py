@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from attrs import frozen
-
 from statifier_router import ledger
 from statifier_router import timer_table as timer_rows
 from statifier_router.ambient import Frame
@@ -22,6 +20,7 @@ from statifier_router.sends.record_route import RecordRoute
 from statifier_router.sends.routes import OutboxRoute
 from statifier_router.steps import NO_DATA, Cancel, Send
 from statifier_router.text import error_text
+from statifier_router.values import made_often
 
 EXECUTION = "execution"
 # What SCXML calls its own event processor: the same as no type at all.
@@ -31,7 +30,7 @@ SCXML_TYPES = frozenset({"scxml", "http://www.w3.org/TR/scxml/#SCXMLEventProcess
 _DEFAULT = SQLExecutor()
 
 
-@frozen
+@made_often
 class Sending:
     """Makes the handler of each execution that is driven; holds what they all share."""
 
@@ -52,7 +51,7 @@ class Sending:
         neighbours.drain(self, frame)
 
 
-@frozen
+@made_often
 class Handler:
     """Takes the effects of one execution, driven by one input. `deaf` hands on no more neighbours' sends."""
 
