@@ -55,7 +55,7 @@ def test_sqlite_needs_no_libpq(tmp_path):
 
 
 def test_the_core_loads_no_extra(tmp_path):
-    """Importing it loads SQLAlchemy, attrs and python-ulid; libraries of extras are loaded at their first use."""
+    """SQLAlchemy, attrs and python-ulid are loaded; the library of an extra is not, before its first use."""
     extras = ("click", "rich", "statemachine", "transitions", "cel", "aiosqlite", "pytest", "httpx2", "h11")
     extras += ("procrastinate",)
     told = _child(
