@@ -496,14 +496,14 @@ def test_a_call_that_nobody_alive_has_in_hand_is_no_hindrance(at, token, until, 
 def test_many_are_released_in_transactions_of_a_few_hundred_with_one_audit_row(at):
     at.write("records", *[_parked(number) for number in range(1_200)])
     told = []
-    commits = []
-    event.listen(at.config.engine, "commit", lambda connection: commits.append(1))
-    done = at.outbound.release(
-        RULE, mode="retry", spread=HOUR, progress=lambda *counts: told.append(counts), **WHO
-    )
+
+    def progress(done, total):
+        committed = sum(row["status"] == "failed" for row in at.rows("records"))
+        told.append((committed, done, total))
+
+    done = at.outbound.release(RULE, mode="retry", spread=HOUR, progress=progress, **WHO)
     assert done.count == 1_200
-    assert told == [(500, 1_200), (1_000, 1_200), (1_200, 1_200)]
-    assert len(commits) == 3
+    assert told == [(500, 500, 1_200), (1_000, 1_000, 1_200), (1_200, 1_200, 1_200)]
     assert audited(at) == [("ada", "release retry", 1_200, None)]
     due = {row["next_attempt_at"] for row in at.rows("records")}
     assert (min(due), len(due)) == (NOW, 1_200)
@@ -734,3 +734,42 @@ def test_the_breaker_of_a_target_that_no_rule_has(at):
     assert at.outbound.reset_breaker(TARGET) is False
     with pytest.raises(ConfigError, match="no target is named 'carier'; there are: carrier"):
         at.outbound.reset_breaker("carier")
+
+
+# --- what it costs ------------------------------------------------------------------------------------
+
+
+def test_a_chunk_of_a_release_is_found_by_its_ids(at):
+    """However many records are parked, each chunk reads and writes its own by the primary key."""
+    at.write("records", *[_parked(number) for number in range(600)])
+    plans = []
+    explain = "EXPLAIN QUERY PLAN " if at.config.engine.dialect.name == "sqlite" else "EXPLAIN "
+
+    def planned(connection, cursor, statement, parameters, context, many):
+        if many or explain in statement or not ("json_each" in statement or "::TEXT[]" in statement):
+            return
+        beside = cursor.connection.cursor()
+        if explain == "EXPLAIN ":
+            beside.execute("SET LOCAL enable_seqscan = off")
+        beside.execute(explain + statement, parameters)
+        plans.append((statement, " ".join(str(row) for row in beside.fetchall())))
+
+    event.listen(at.config.engine, "before_cursor_execute", planned)
+    done = at.outbound.release(RULE, mode="recreate", status="exhausted", **WHO)
+    event.remove(at.config.engine, "before_cursor_execute", planned)
+    assert done.count == 600
+    assert plans
+    for statement, plan in plans:
+        wanted = "source_id=?" if explain.startswith("EXPLAIN Q") else "source_id = ANY"
+        assert wanted in plan, (statement, plan)
+        assert "_pk" in plan or "autoindex" in plan, (statement, plan)
+
+
+def test_ids_of_any_spelling_are_among_others(at):
+    """They travel as an array of PostgreSQL, or as JSON."""
+    names = ['quote"', "back\\slash", "{brace}", "Grüße, 包裹", "NULL", "a,b", "it's"]
+    for name in names:
+        at.record(name, "exhausted")
+    done = at.outbound.release(RULE, mode="retry", source_ids=names, spread=HOUR, **WHO)
+    assert done.count == len(names)
+    assert at.outbound.park(RULE, names, reason="x").count == len(names)

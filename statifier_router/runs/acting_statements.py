@@ -5,10 +5,22 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BindParameter, Executable, Select, bindparam, delete, insert, null, select, update
+from sqlalchemy import (
+    BindParameter,
+    Executable,
+    Select,
+    bindparam,
+    delete,
+    func,
+    insert,
+    null,
+    select,
+    update,
+)
 
 from statifier_router.arrays import column_types, given_rows, same_key
 from statifier_router.dialect import Kind
+from statifier_router.runs.among import among
 from statifier_router.runs.asking_statements import conditions
 from statifier_router.schema import Schema
 
@@ -33,8 +45,12 @@ def selected(schema: Schema, filters: frozenset[str], statuses: tuple[str, ...])
 def still_fitting(schema: Schema, filters: frozenset[str], statuses: tuple[str, ...]) -> Select[Any]:
     """Those of some ids whose records fit still."""
     table = schema.records
+    # By an expression no index is found: the few ids lead, not the many records in their statuses.
+    status = func.coalesce(table.c.status, "")
     return select(table.c.source_id).where(
-        *conditions(schema, filters), table.c.status.in_(statuses), table.c.source_id.in_(_ids())
+        *conditions(schema, filters, status=status),
+        status.in_(statuses),
+        among(table.c.source_id, "source_ids"),
     )
 
 
@@ -42,7 +58,7 @@ def still_fitting(schema: Schema, filters: frozenset[str], statuses: tuple[str, 
 def rows_of(schema: Schema) -> Select[Any]:
     """The rows of some records."""
     table = schema.records
-    return select(table).where(table.c.rule == bindparam("of_rule"), table.c.source_id.in_(_ids()))
+    return select(table).where(table.c.rule == bindparam("of_rule"), among(table.c.source_id, "source_ids"))
 
 
 @lru_cache
@@ -50,12 +66,8 @@ def operations_of(schema: Schema) -> Select[Any]:
     """The open operations at some records."""
     table = schema.operations
     return select(table.c.source_id, table.c.signal, table.c.in_doubt, table.c.lease_token).where(
-        table.c.rule == bindparam("of_rule"), table.c.source_id.in_(_ids())
+        table.c.rule == bindparam("of_rule"), among(table.c.source_id, "source_ids")
     )
-
-
-def _ids() -> BindParameter[Any]:
-    return bindparam("source_ids", expanding=True)
 
 
 @lru_cache
@@ -84,7 +96,9 @@ def make_due(schema: Schema, kind: Kind, *, anew: bool, forget: bool) -> Executa
         return update(table).where(this_rule, table.c.source_id == bindparam("of_source_id")).values(values)
     given = given_rows(column_types(table, DUE), prefix=GIVEN)
     values["next_attempt_at"] = given.c.next_attempt_at
-    return update(table).where(this_rule, same_key(table, given, ("source_id",))).values(values)
+    # The ids once more, for a database that knows nothing yet of how many records there are.
+    named = among(table.c.source_id, "source_ids")
+    return update(table).where(this_rule, named, same_key(table, given, ("source_id",))).values(values)
 
 
 @lru_cache
@@ -118,7 +132,7 @@ def acknowledge(schema: Schema) -> Executable:
     now = _now(schema)
     return (
         update(table)
-        .where(table.c.rule == bindparam("of_rule"), table.c.source_id.in_(_ids()))
+        .where(table.c.rule == bindparam("of_rule"), among(table.c.source_id, "source_ids"))
         .values(acknowledged_at=now, row_version=table.c.row_version + 1, updated_at=now)
     )
 
@@ -130,7 +144,7 @@ def park(schema: Schema) -> Executable:
     now = _now(schema)
     return (
         update(table)
-        .where(table.c.rule == bindparam("of_rule"), table.c.source_id.in_(_ids()))
+        .where(table.c.rule == bindparam("of_rule"), among(table.c.source_id, "source_ids"))
         .values(
             status="exhausted",
             next_attempt_at=null(),
@@ -172,7 +186,7 @@ def add_parked(schema: Schema) -> Executable:
 def drop_operations(schema: Schema) -> Executable:
     """Settle the operations at some records: nothing of them is sent again."""
     table = schema.operations
-    return delete(table).where(table.c.rule == bindparam("of_rule"), table.c.source_id.in_(_ids()))
+    return delete(table).where(table.c.rule == bindparam("of_rule"), among(table.c.source_id, "source_ids"))
 
 
 @lru_cache
@@ -189,7 +203,7 @@ def keep_operations(schema: Schema, *, doubt: bool) -> Executable:
         values["in_doubt"] = True
     return (
         update(operations)
-        .where(operations.c.rule == bindparam("of_rule"), operations.c.source_id.in_(_ids()))
+        .where(operations.c.rule == bindparam("of_rule"), among(operations.c.source_id, "source_ids"))
         .values(values)
     )
 

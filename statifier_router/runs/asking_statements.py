@@ -203,14 +203,17 @@ def count_parked(schema: Schema, filters: frozenset[str]) -> Select[Any]:
     return select(func.count()).select_from(table).where(is_parked(schema), *conditions(schema, filters))
 
 
-def conditions(schema: Schema, filters: frozenset[str]) -> list[Any]:
-    """What these filters ask of a record; their values go by `of_` and their name."""
+def conditions(schema: Schema, filters: frozenset[str], *, status: Any = None) -> list[Any]:
+    """What these filters ask of a record; their values go by `of_` and their name.
+
+    `status` takes the place of the column, where no index of it is to be used.
+    """
     table = schema.records
     assert filters <= FILTERS, filters
     since = func.coalesce(table.c.parked_at, table.c.updated_at)
     by_name: dict[str, Any] = {
         "rule": table.c.rule == bindparam("of_rule"),
-        "status": table.c.status == bindparam("of_status"),
+        "status": (table.c.status if status is None else status) == bindparam("of_status"),
         "error_kind": table.c.error_kind == bindparam("of_error_kind"),
         "since": since >= bindparam("of_since", type_=table.c.updated_at.type),
         "acknowledged": table.c.acknowledged_at.is_not(None),

@@ -195,7 +195,7 @@ def offer_again(chunk: Chunk, *, due: Callable[[int], datetime], anew: bool, for
         chunk.connection.execute(statement, each_row)
     else:
         columns = {f"{statements.GIVEN}{name}": [row[name] for row in rows] for name in statements.DUE}
-        chunk.connection.execute(statement, common | columns)
+        chunk.connection.execute(statement, common | columns | {"source_ids": chunk.fit})
     if opened := chunk.with_operation():
         if forget:
             chunk.execute(statements.drop_operations(chunk.schema), source_ids=opened)
