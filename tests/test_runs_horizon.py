@@ -22,8 +22,8 @@ from statifier_router.runs import (
     positions,
     record_change,
 )
-from statifier_router.runs.horizon import horizon
-from statifier_router.runs.open_transactions import open_transactions
+from statifier_router.runs.horizon import held, horizon
+from statifier_router.runs.open_transactions import OpenTransaction, open_transactions
 from statifier_router.runs.own_sources import readers
 from statifier_router.testing import Clock
 from statifier_router.testing.targets import ScriptedTarget, ScriptedWriter
@@ -209,6 +209,33 @@ def test_a_user_who_may_not_see_ages(host, postgresql):
             assert holder.application is None or isinstance(holder.application, str)
             assert str(holder).startswith(f"session {holder.pid} of user 'postgres'")
             connection.execute(text("RESET ROLE"))
+
+
+@pytest.mark.parametrize(
+    ("facts", "severity", "text_", "advice"),
+    [
+        (
+            {"prepared": "it's 7", "age": timedelta(hours=2, microseconds=7)},
+            "problem",
+            """prepared transaction "it's 7" of user 'ada', open for 2:00:00""",
+            "ROLLBACK PREPARED 'it''s 7', in this database",
+        ),
+        ({"pid": 7}, "notice", "session 7 of user 'ada'", "SELECT pg_terminate_backend(7)"),
+        (
+            {"pid": 7, "application": "importer", "state": "active", "age": timedelta(days=1)},
+            "problem",
+            "session 7 of user 'ada', application 'importer', active, open for 1 day, 0:00:00",
+            "SELECT pg_terminate_backend(7)",
+        ),
+    ],
+)
+def test_how_it_is_named(facts, severity, text_, advice):
+    """A prepared one by the name under which it can be ended; without an age, it is only noted."""
+    none = dict.fromkeys(["pid", "application", "state", "prepared", "age"])
+    finding = held(OpenTransaction(**none | {"short_xid": 7, "user": "ada"} | facts))
+    assert finding.severity == severity
+    assert finding.text.endswith(f"wait for its end: {text_}")
+    assert finding.advice.endswith(advice)
 
 
 # --- rebase -------------------------------------------------------------------------------------------

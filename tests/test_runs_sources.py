@@ -21,7 +21,7 @@ from statifier_router import (
     deliver_event,
     migrations,
 )
-from statifier_router.runs import Changes, Outbox, bracket, record_change
+from statifier_router.runs import Changes, Outbox, bracket, record_change, sources
 from tests.support.charts import NOW, registry
 from tests.support.racing import threads
 from tests.support.told import to, told
@@ -181,6 +181,16 @@ def test_what_is_committed_late_is_not_missed(postgresql, make_config, seed, rec
     record_property(
         "race", f"commit order: of {len(committed)} rows by sequence {lost[0]}, by clock {lost[1]} lost"
     )
+
+
+def test_without_the_horizon_rows_are_lost(postgresql, make_config, monkeypatch):
+    """The order alone is not enough: what is read above the horizon is passed by later commits."""
+    config = make_config(postgresql)
+    monkeypatch.setattr(sources, "horizon", lambda connection: 2**62)
+    engine = postgresql.engine(pool_size=WRITERS + 1)
+    ours = Ours(PARCELS)
+    committed = interleaved(engine, config.schema.changes, change, [ours], seed=0)
+    assert committed - set(ours.seen)
 
 
 def test_the_outbox_is_read_in_commit_order_too(postgresql, make_config):

@@ -70,17 +70,19 @@ def findings(outbound: Outbound) -> list[Finding]:
         if found is None or not own:
             return []
         strange = [reader for reader in own if _is_strange(connection, schema, reader, found.next)]
-    held = [
-        _held(holder)
+    long = [
+        held(holder)
         for holder in found.holders[:1]
         if holder.age is None or holder.age > outbound.tick_interval
     ]
-    return [*held, *map(_rebase, strange)]
+    return [*long, *map(_rebase, strange)]
 
 
-def _held(holder: OpenTransaction) -> Finding:
+def held(holder: OpenTransaction) -> Finding:
+    """What is told of the transaction that holds scans back."""
     if holder.prepared is not None:
-        advice = f"COMMIT PREPARED or ROLLBACK PREPARED '{holder.prepared}', in this database"
+        name = holder.prepared.replace("'", "''")
+        advice = f"COMMIT PREPARED or ROLLBACK PREPARED '{name}', in this database"
     else:
         advice = f"end it where it was begun, or on the server: SELECT pg_terminate_backend({holder.pid})"
     return Finding(
