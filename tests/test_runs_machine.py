@@ -186,7 +186,7 @@ class Machine(RuleBasedStateMachine):
             self.history.close()
 
 
-@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 20), ("postgresql", 10)])
+@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 16), ("postgresql", 8)])
 def test_histories(kind, examples, request, make_config):
     """After every act the invariants hold; and at rest each record is at the target in its current
     version, or its row says why not: none is lost, none stale, none twice at a target that honours keys.

@@ -64,7 +64,7 @@ def chance(generator: random.Random, names: Sequence[str] | None = None) -> tupl
         "touch": (which, number(len(VALUES))),
         "delete": (which,),
         "react": (pick(list(REACTIONS)), 1 + number(6)),
-        "set_target": (pick(["up", "up", "up", "down", "slow, not taken", "slow, taken", "refusing"]),),
+        "set_target": (pick([*["up"] * 6, "down", "slow, not taken", "slow, taken", "refusing"]),),
         "forget": (which,),
         "edit": (number(len(EDITS)), number(2)),
         "redeploy": (number(2),),
@@ -88,8 +88,8 @@ def chance(generator: random.Random, names: Sequence[str] | None = None) -> tupl
 
 
 _OFTEN: Final = (
-    *("touch",) * 9,
-    *("die",) * 7,
+    *("touch",) * 14,
+    *("die",) * 10,
     *("take_over",) * 6,
     *("thaw",) * 4,
     *("react",) * 4,

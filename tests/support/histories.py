@@ -91,6 +91,7 @@ class History:
         self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
         self._heard = 0
+        self._standing_still = False
         self.processes = [
             Process(name, make_config, database, self.target, clock=self.clock) for name in ("a", "b", "eyes")
         ]
@@ -259,7 +260,8 @@ class History:
                 raise
         finally:
             runner.dies_in = runner.freeze = None
-            self._hear()
+            if not self._standing_still:
+                self._hear()
             before, runner.thawed_over = runner.thawed_over, None
             if before is not None:
                 self.counts["late answers"] += 1
@@ -285,13 +287,14 @@ class History:
     def _hear(self) -> None:
         """What the target did since: which answers nobody got, and which calls came too late."""
         late = {number for process in self.processes for number in process.late}
+        unheard = {number for process in self.processes for number in process.unheard}
         requests = self.target.requests
         for request in requests[self._heard :]:
             if request.source_id is None or not request.took_effect:
                 continue
             known = self.known[request.source_id]
             known.overtaken = request.number in late
-            if request.verb == "create" and (known.overtaken or request.answer != "landed"):
+            if request.verb == "create" and (request.number in unheard or request.answer != "landed"):
                 known.unknown += 1
         self._heard = len(requests)
 
@@ -320,25 +323,25 @@ class History:
 
     def _meanwhile(self, runner: Process, acts: list[tuple[Any, ...]]) -> None:
         token = self.rows("rules")["parcels"]["lease_token"]
+        self._standing_still = True
         for name, *arguments in acts:
             self.play(name, *arguments)
+        self._standing_still = False
         if self.rows("rules")["parcels"]["lease_token"] != token:
             # Its answer is late now, if it ever comes.
             runner.thawed_over = self.dump()
 
     def play(self, name: str, *arguments: Any) -> None:
         """One act, by its name."""
-        method: Callable[..., None] = getattr(self, name)
-        method(*arguments)
+        getattr(self, name)(*arguments)
 
     # --- looking --------------------------------------------------------------------------------------
 
     def rows(self, name: str) -> dict[str, dict[str, Any]]:
-        """The rows of a table by what names them beside the rule."""
         return self.tables(name)[name]
 
     def tables(self, *names: str) -> dict[str, dict[str, dict[str, Any]]]:
-        """The same of some tables."""
+        """The rows of some tables, by what names them beside the rule."""
         tables = {}
         with self.eyes.config.engine.connect() as connection:
             for name in names:

@@ -55,7 +55,8 @@ class Process:
         self.freeze: Freeze | None = None
         # What stood in the tables when it thawed, where another one had taken its rule by then.
         self.thawed_over: Any = None
-        # The numbers of requests that reached the target behind those of its successor.
+        # Numbers of requests: whose answers came when it had lost its rule, and that reached the target then.
+        self.unheard: set[int] = set()
         self.late: set[int] = set()
         self.lives = 0
         self.outbound: Outbound
@@ -191,9 +192,12 @@ class Line:
             answer = process.target.call(verb, context, **kw)
         except Exception as error:
             fault = error
+        number = process.target.requests[-1].number
         if is_late:
-            process.late.add(process.target.requests[-1].number)
+            process.late.add(number)
         process.at("after")
+        if process.thawed_over is not None:
+            process.unheard.add(number)
         process.point()
         if fault is not None:
             raise fault
