@@ -28,7 +28,7 @@ from statifier_router.judging import Judgement, bindings_of, judged
 from statifier_router.messages import Delivery, Message
 from statifier_router.outcomes import KeyRefused, NoMatch, Outcome
 from statifier_router.routing import check_config, refuse_inside_route
-from statifier_router.savepoints import bracketed, in_own_savepoint, travels
+from statifier_router.savepoints import bracketed, in_own_savepoint, pipelined, travels
 from statifier_router.sends import Sending
 from statifier_router.tasks import Task
 from statifier_router.transactions import around, joinable, run
@@ -294,11 +294,17 @@ class _Batch:
             )
 
         try:
+            if self._pipelines(frame):
+                return pipelined(frame, work)
             return bracketed(frame, work, refuse_doomed=not self._nested)
         except Exception as error:
             if isinstance(error, DeliveryError) or not self._forgiven(frame, error):
                 raise
             raise ExecutionBusy(_waited_for(frame), binding_id=task.binding_id) from error
+
+    def _pipelines(self, frame: Frame) -> bool:
+        """Whether the savepoint of an item can travel with the statements of the merged plan."""
+        return type(self._sending.executor) is SQLExecutor and not self._nested and dialect.pipes(frame.link)
 
     # --- Faults -----------------------------------------------------------------------------------
 

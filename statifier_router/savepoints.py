@@ -39,6 +39,36 @@ def bracketed(frame: Frame, work: Callable[[Frame], T], *, refuse_doomed: bool =
     return answer
 
 
+def pipelined(frame: Frame, work: Callable[[Frame], T]) -> T:
+    """As `bracketed`, but the savepoint travels with the first statement, its release with the last.
+
+    For a frame of which `dialect.pipes` says that it can be done, and whose transaction is the library's.
+    """
+    connection, queued = frame.link, len(frame.queue)
+    name = f"sr_delivery_{next(_savepoints)}"
+    pipe = dialect.Pipe(connection, f"SAVEPOINT {name}".encode(), f"RELEASE SAVEPOINT {name}".encode())
+    frame.pipe = pipe
+
+    def undo() -> None:
+        frame.connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {name}")
+        frame.connection.exec_driver_sql(f"RELEASE SAVEPOINT {name}")
+
+    try:
+        answer = work(frame)
+        if frame.doomed is not None:
+            raise frame.doomed
+        check_open(connection)
+        pipe.end()
+    except BaseException:
+        del frame.queue[queued:]
+        if pipe.begun:
+            undo_or_give_up(connection, undo)
+        raise
+    finally:
+        frame.pipe = None
+    return answer
+
+
 @contextmanager
 def savepoint(connection: Connection) -> Iterator[None]:
     """Keep what the block did where it ends well; undo it, and only it, where it raises."""

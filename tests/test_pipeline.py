@@ -28,6 +28,7 @@ from statifier_router import (
     deferrals,
     deliver,
     deliver_event,
+    deliver_many,
     emit,
     executions,
     ledger,
@@ -65,6 +66,49 @@ def test_the_waits_of_one_delivery(postgresql, pipeline, waits):
     print(f"pipeline={pipeline}: {statements} statements, {turns} waits")
     assert isinstance(outcome, Delivered)
     assert (statements, turns) == (4, waits)
+
+
+def test_the_waits_of_a_batch_that_goes_item_by_item(postgresql):
+    """BEGIN, two waits an item, COMMIT: the savepoint travels with open, its release with close."""
+    with Proxy(postgresql.url) as proxy:
+        engine = create_engine(proxy.url, pool_size=1, max_overflow=0)
+
+        def around(scope: str, door: str, work: Any) -> Any:
+            return work()
+
+        config = Config(engine, charts=registry(parcel=obedient()), around_delivery=around)
+        for n in range(8):
+            deliver_many(config, [(scans(), "P7", delivery(f"m-{n}"))])
+        proxy.reset()
+        outcomes = deliver_many(config, [(scans(), "P7", delivery(f"n-{n}")) for n in range(5)])
+        statements, turns = len(proxy.statements), proxy.turns
+        engine.dispose()
+    assert [type(outcome) for outcome in outcomes] == [Delivered] * 5
+    assert (statements, turns) == (2 + 4 * 5, 2 + 2 * 5)
+
+
+def test_an_item_that_fails_in_its_close_is_undone_alone(postgresql, make_config):
+    """What travels with the release is judged as if it went by itself; the batch goes on behind it."""
+
+    def around(scope: str, door: str, work: Any) -> Any:
+        return work()
+
+    ids = iter(["ex_1", "ex_1", "ex_2"])
+    config = make_config(
+        postgresql,
+        charts=registry(parcel=obedient()),
+        around_delivery=around,
+        mint_execution_id=lambda scope, document, key: next(ids),
+    )
+    items = [(scans(), key, delivery(f"m-{key}")) for key in ("P1", "P2", "P3")]
+    outcomes = deliver_many(config, items)
+    assert [type(outcome).__name__ for outcome in outcomes] == [
+        "CreatedAndDelivered",
+        "ExecutionExists",
+        "CreatedAndDelivered",
+    ]
+    assert addresses.find(config, "acme", "parcel", "P2") is None
+    assert [row.key for row in ledger.rows(config)] == ["P1", "P3"]
 
 
 def test_the_plans_write_the_same_rows(postgresql, make_config, pipelined):

@@ -27,9 +27,9 @@ from statifier_router.dialect.faults import (
     is_unique_violation,
     trouble_of,
 )
-from statifier_router.dialect.held import Held, Link, begin, has_ended, in_full, still_open
+from statifier_router.dialect.held import Held, Link, begin, has_ended, in_full, pipes, still_open
 from statifier_router.dialect.pipelines import Pipe
-from statifier_router.dialect.prepared import Prepared, Row
+from statifier_router.dialect.prepared import Prepared, Row, together
 from statifier_router.dialect.statements import bound_waits, insert_into
 
 __all__ = [
@@ -61,11 +61,13 @@ __all__ = [
     "opening_options",
     "owned_options",
     "pause",
+    "pipes",
     "prepare",
     "prepare_engine",
     "reader_options",
     "restore_busy_timeout",
     "set_busy_timeout",
     "still_open",
+    "together",
     "trouble_of",
 ]

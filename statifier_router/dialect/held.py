@@ -212,6 +212,23 @@ def begin(connection: Link) -> None:
         raise wrapped(connection, "BEGIN", error) from error
 
 
+def pipes(connection: Link) -> bool:
+    """Whether commands may travel with statements over it: PostgreSQL, the library's own, unlistened to."""
+    return (
+        isinstance(connection, Held)
+        and connection.driver is not None
+        and connection.dialect.name == "postgresql"
+    )
+
+
+def command(connection: Link, text: bytes) -> None:
+    """Run a command without parameters; psycopg only."""
+    try:
+        _wire().command(driver(connection), text)
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise wrapped(connection, text.decode(), error) from error
+
+
 def still_open(connection: Link) -> bool:
     """Whether the server still holds this transaction and takes statements; it sends none.
 

@@ -1,6 +1,7 @@
 """A transaction in two waits: BEGIN travels with its first statement, COMMIT with its last.
 
-Between those two moments the connection is in its ordinary mode, so that anything may run on it.
+The same goes for a savepoint and its release, within a transaction that is open. Between those two
+moments the connection is in its ordinary mode, so that anything may run on it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 from attrs import define
 
 from statifier_router.dialect.common import BEGIN, COMMIT
-from statifier_router.dialect.held import Link, begin
+from statifier_router.dialect.held import Link, begin, command
 from statifier_router.dialect.prepared import Prepared, Row
 
 # What `1 / count(*)` raises where there was nothing to count.
@@ -22,17 +23,26 @@ Missed = Callable[[], Exception]
 
 @define
 class Pipe:
-    """The transaction of one delivery, on a connection that the library owns."""
+    """The transaction of one delivery, on a connection that the library owns; or its savepoint.
+
+    `opening` goes before the first statement, `ending` behind the last.
+    """
 
     connection: Link
+    opening: bytes = BEGIN
+    ending: bytes = COMMIT
     begun: bool = False
     _closing: tuple[Prepared, Mapping[str, Any], Missed] | None = None
 
     def begin(self) -> None:
         """Begin, where that has not travelled with a statement."""
-        if not self.begun:
-            self.begun = True
+        if self.begun:
+            return
+        self.begun = True
+        if self.opening == BEGIN:
             begin(self.connection)
+        else:
+            command(self.connection, self.opening)
 
     def first(self, statement: Prepared, values: Mapping[str, Any]) -> Row | None:
         """Run a statement and answer its first row; BEGIN goes before it, in the same wait."""
@@ -40,7 +50,7 @@ class Pipe:
             return statement.first(self.connection, values)
         # From here on there may be a transaction to roll back.
         self.begun = True
-        found = statement.rows_between(self.connection, values, before=BEGIN)
+        found = statement.rows_between(self.connection, values, before=self.opening)
         return found[0] if found else None
 
     def defer(self, statement: Prepared, values: Mapping[str, Any], missed: Missed) -> None:
@@ -57,13 +67,19 @@ class Pipe:
             self._closing = None
             self._close(statement, values, missed, after=None)
 
-    def close(self) -> None:
-        """Send what was kept, and COMMIT with it; where nothing was kept, whoever commits does all."""
+    def close(self) -> bool:
+        """Send what was kept, and the ending with it. False where nothing was kept, and nothing is sent."""
         if self._closing is None:
-            return
+            return False
         statement, values, missed = self._closing
         self._closing = None
-        self._close(statement, values, missed, after=COMMIT)
+        self._close(statement, values, missed, after=self.ending)
+        return True
+
+    def end(self) -> None:
+        """Close; where nothing was kept, the ending goes by itself, as long as there is something to end."""
+        if not self.close() and self.begun:
+            command(self.connection, self.ending)
 
     def _close(
         self, statement: Prepared, values: Mapping[str, Any], missed: Missed, *, after: bytes | None
