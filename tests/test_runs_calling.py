@@ -7,12 +7,16 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from statifier_router import ConfigError
 from statifier_router.runs import (
     Created,
     Gone,
     NoWriter,
+    Policy,
+    Record,
     RecordFault,
     Rejected,
+    Rule,
     RuleFault,
     Throttled,
     TimedOut,
@@ -477,3 +481,30 @@ def test_what_asks_for_no_wait(value):
 def test_the_longest_wait_is_an_hour():
     """Clamped so that a slip of the target's does not stop a rule for long."""
     assert timedelta(hours=1) == LONGEST
+
+
+# --- values -------------------------------------------------------------------------------------------
+
+
+def test_what_is_handed_over_is_made_by_place_or_by_name():
+    """Records and contexts have their fields in the order in which the API names them."""
+    assert Record("p1", "v1", 7, {"a": 1}, "s", True) == Record(
+        source_id="p1", signal="v1", position=7, payload={"a": 1}, scope="s", deleted=True
+    )
+    made = WriteContext("parcels", "p1", "k", "v1", 1, False, timedelta(seconds=30))
+    assert (made.rule, made.source_id, made.key, made.signal) == ("parcels", "p1", "k", "v1")
+    assert (made.attempt, made.in_doubt, made.timeout) == (1, False, timedelta(seconds=30))
+
+
+def test_a_source_is_an_object_as_a_writer_is():
+    """A class in the place of an object is refused at the edge, and not at every tick."""
+
+    class Source:
+        def scan(self, connection, after, limit):
+            return []
+
+        def load(self, connection, source_ids):
+            return {}
+
+    with pytest.raises(ConfigError, match="source must be a ChangeSource, an object: make one of Source"):
+        Rule("parcels", entity="parcel", source=Source, target="t", driver="d", policy=Policy.UPSERT)

@@ -7,7 +7,15 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import insert
 
-from statifier_router.runs import ChainEnd, ImpossibleCandidate, NoWriter, Rule, Unclassified, UnsupportedVerb
+from statifier_router.runs import (
+    ChainEnd,
+    ImpossibleCandidate,
+    NoWriter,
+    Rejected,
+    Rule,
+    Unclassified,
+    UnsupportedVerb,
+)
 from statifier_router.testing import Clock
 from statifier_router.testing.targets import ScriptedTarget, ScriptedWriter, breaks, rejects
 from tests.support.outbound import Listed, make_runs
@@ -166,6 +174,45 @@ def test_an_impossible_record_in_a_scanned_page(runs, place):
         one.go()
     assert one.dump() == before
     assert one.sent() == []
+
+
+@pytest.mark.parametrize("deleted", ["no", None, 2])
+def test_a_deletion_that_is_none_is_impossible(runs, deleted):
+    """What a source says in the place of True or False never passes for a deletion."""
+    one = runs()
+    one.source.put("p1", 1, deleted=deleted)
+    with pytest.raises(ImpossibleCandidate, match="deleted="):
+        one.go()
+    assert one.rows("records") == []
+
+
+@pytest.mark.parametrize("answer", [True, False, 0, ["closed"]])
+def test_a_health_that_answers_no_reason_is_not_taken_for_closed(runs, answer):
+    """The host says why its connections are closed, or None: nothing else passes for either."""
+    one = runs()
+    one.source.put("p1", 1)
+    one.outbound.health = type("Health", (), {"closed": lambda self, rule: answer})()
+    with pytest.raises(TypeError, match=r"health answered .* or None"):
+        one.go()
+    assert one.sent() == []
+    assert "health answered" in one.outbound.why(one.rule.name, "p1").text
+
+
+class Silent(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("said", ["lone \ud800", "nul \x00", Silent()])
+def test_a_refusal_of_any_text_is_the_records_own(runs, said):
+    """A fault of one record lands in its row, whatever the target said."""
+    one = runs()
+    one.source.fill(2)
+    refusal = Rejected()
+    refusal.args = (said,)
+    one.target.on("p01", breaks(refusal))
+    assert one.go() is ChainEnd.COMPLETED
+    assert one.statuses() == {"p01": "failed", "p02": "delivered"}
 
 
 # --- at every tick --------------------------------------------------------------------------------------

@@ -335,6 +335,14 @@ def test_a_source_that_fails(at):
     assert reason(at, "P2") == "exhausted"
 
 
+def test_a_source_that_answers_nonsense(at):
+    """What a source answers is never taken on trust, not even by the question why."""
+    at.shelf.kept["P1"] = "nonsense"
+    found = why(at)
+    assert found.reason == "source_failed"
+    assert "load answered str" in found.text
+
+
 @pytest.mark.parametrize("source_id", ["", 7, "x" * 600])
 def test_an_id_that_no_record_can_have(at, source_id):
     with pytest.raises(ConfigError, match="source_id"):

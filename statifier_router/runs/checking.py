@@ -65,6 +65,11 @@ def _check_record(rule: Rule, record: object, asked: str | None = None) -> None:
             checked(getattr(record, field), field, ConfigError, limit=KEY_LIMIT)
         except ConfigError as error:
             raise _impossible(rule, str(error), asked) from None
+    # A database without booleans answers 0 and 1; anything else might pass for a deletion.
+    deleted: object = record.deleted
+    if not isinstance(deleted, int) or deleted not in (0, 1):
+        problem = f"record {record.source_id!r} has deleted={deleted!r}, not True or False"
+        raise _impossible(rule, problem, record.source_id)
     # A rule without a scope takes the records of every one.
     if rule.scope is not None and record.scope != rule.scope:
         problem = f"record {record.source_id!r} is of the scope {record.scope!r}, the rule of {rule.scope!r}"

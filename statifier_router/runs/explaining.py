@@ -44,7 +44,7 @@ def _case(outbound: Outbound, connection: Connection, name: str, source_id: str)
     newest, problem = None, None
     if seen.known is not None:
         try:
-            newest = seen.known.source.load(connection, [source_id]).get(source_id)
+            newest = _loaded(seen.known, connection, source_id)
         except Exception as error:
             # A host's own source: the rule meets it too, and the record's row tells all the same.
             problem = told(error)
@@ -61,6 +61,13 @@ def _case(outbound: Outbound, connection: Connection, name: str, source_id: str)
         held_back=_held_back(connection, seen.known, newest),
         behind_cursor=_behind(rule["cursor"], seen.known, newest),
     )
+
+
+def _loaded(rule: Rule, connection: Connection, source_id: str) -> Record | None:
+    newest: Any = rule.source.load(connection, [source_id]).get(source_id)
+    if newest is not None and not isinstance(newest, Record):
+        raise TypeError(f"load answered {type(newest).__name__} for it, not a Record")
+    return newest
 
 
 def _seen(outbound: Outbound, connection: Connection, rule: Mapping[Any, Any]) -> Seen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from statifier_router.runs import breaker
+from statifier_router.runs import breaker, health
 from statifier_router.runs.breaker import Breaker
 from statifier_router.runs.ends import ChainEnd
 
@@ -37,7 +37,7 @@ def is_superseded(job: Job, facts: Facts) -> bool:
 
 def is_closed(job: Job) -> bool:
     """Whether the host says that the rule's connections must not be used."""
-    return job.outbound.health.closed(job.rule) is not None
+    return health.closed(job.outbound.health, job.rule) is not None
 
 
 def is_broken(target: Breaker, now: datetime) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from attrs import frozen
 
 from statifier_router.errors import ConfigError
+from statifier_router.refusals import close_awaitable
 
 if TYPE_CHECKING:
     from statifier_router.runs.rules import Rule
@@ -41,6 +42,21 @@ class _Asked:
 
 
 ALWAYS_OPEN: ConnectionHealth = _AlwaysOpen()
+
+
+def closed(health: ConnectionHealth, rule: Rule) -> str | None:
+    """What the host says of the rule's connections; `TypeError` where it is neither text nor None.
+
+    True may mean healthy or closed: it must not pass for either.
+    """
+    answer: object = health.closed(rule)
+    if answer is not None and not isinstance(answer, str):
+        close_awaitable(answer)
+        raise TypeError(
+            f"health answered {type(answer).__name__}: answer why the connections are closed, as text, "
+            "or None where they are open"
+        )
+    return answer
 
 
 def checked_health(value: object) -> ConnectionHealth:

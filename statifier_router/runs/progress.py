@@ -10,6 +10,7 @@ from attrs import evolve, field, frozen
 
 from statifier_router.jsontext import decode, digest, encode
 from statifier_router.runs.faults import Gone, RecordFault, Rejected
+from statifier_router.runs.scrubbing import scrubbed
 from statifier_router.runs.settling import Settled
 
 _NUMBERS = re.compile(r"\d+")
@@ -66,7 +67,7 @@ class Counters:
         if not isinstance(fault, (Rejected, Gone)):
             return self
         # Its digest: what a target says is not kept where numbers are.
-        alike = digest(fingerprint(fault.kind, str(fault)))[:16]
+        alike = digest(fingerprint(fault.kind, scrubbed(fault)))[:16]
         return evolve(self, refusals=self.refusals + 1 if alike == self.refused_as else 1, refused_as=alike)
 
     def is_suspect(self, limit: int | None) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Position = Union[None, int, str, "tuple[Position, ...]"]
 
 
-@frozen(kw_only=True)
+@frozen
 class Record:
     """One version of one record of the source.
 

@@ -121,6 +121,8 @@ def _retry(instance: object, attribute: Attribute[Any], value: object) -> None:
 
 def _source(instance: object, attribute: Attribute[Any], value: object) -> None:
     del instance
+    if isinstance(value, type):
+        raise ConfigError(f"{attribute.name} must be a ChangeSource, an object: make one of {value.__name__}")
     for method in ("scan", "load"):
         if not callable(getattr(value, method, None)):
             raise ConfigError(f"{attribute.name} must be a ChangeSource: it has no method {method}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from statifier_router.refusals import told
-from statifier_router.runs import chains
+from statifier_router.runs import chains, health
 from statifier_router.runs.calls import EQUAL_FAULTS
 from statifier_router.runs.faults import NoWriter, Unclassified
 from statifier_router.runs.progress import fingerprint
@@ -171,7 +171,7 @@ def closed_by(outbound: Outbound, rule: Rule | None) -> str | None:
     if rule is None:
         return None
     try:
-        return outbound.health.closed(rule)
+        return health.closed(outbound.health, rule)
     except Exception as error:
         # What a run would meet; here it must not hide how the other rules stand.
         return f"asking for its health raised {told(error)}"

@@ -38,7 +38,7 @@ class WriterTraits:
 NO_TRAITS = WriterTraits()
 
 
-@frozen(kw_only=True)
+@frozen
 class WriteContext:
     """For what a writer is called.
 
