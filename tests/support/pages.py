@@ -73,7 +73,9 @@ def run(page: Path, folder: Path, names: dict[str, Any]) -> None:
             with (folder / block.file).open("a", encoding="utf-8") as file:
                 file.write(block.code)
             # What comes next is run as in a new session: with the file as it is now.
-            sys.modules.pop(block.file.removesuffix(".py"), None)
+            before = sys.modules.pop(block.file.removesuffix(".py"), None)
+            if hasattr(before, "engine"):
+                before.engine.dispose()
             importlib.invalidate_caches()
             continue
         else:
