@@ -67,6 +67,18 @@ def test_a_newer_version_waits_for_the_next_scan(at):
     assert reason(at) == "delivered"
 
 
+def test_a_newer_version_that_the_policy_never_sends(at):
+    """Nothing waits, whether a scan has seen the newer version or passed it."""
+    at.save(policy=Policy.CREATE_ONLY)
+    at.shelf.put("P1")
+    run(at)
+    at.shelf.put("P1", "v2")
+    found = why(at)
+    assert (found.reason, found.advice) == ("suppressed", "")
+    run(at)
+    assert reason(at) == "suppressed"
+
+
 def test_a_deletion_waits_for_the_next_scan_and_is_told_behind_it(at):
     at.shelf.put("P1")
     run(at)
@@ -199,7 +211,7 @@ def test_suppressed_by_the_policy(at, policy, row, told):
     assert told in found.text
     assert ("adopt ID" in found.advice) == (policy is Policy.UPDATE_ONLY)
     at.shelf.put("P1", "v2")
-    assert reason(at) == "newer_version"
+    assert reason(at) == ("newer_version" if policy is Policy.UPDATE_ONLY else "suppressed")
 
 
 def test_a_call_in_flight(at):

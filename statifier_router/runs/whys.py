@@ -11,6 +11,7 @@ from attrs import frozen
 from statifier_router.jsontext import Json
 from statifier_router.runs.deciding import ABSENT, CREATE_ONLY, DELETED, UPDATE_ONLY
 from statifier_router.runs.records import Record
+from statifier_router.runs.rules import Policy
 from statifier_router.runs.standing import PARKED_BY_HAND, RecordRow
 from statifier_router.runs.states import Seen, advice_on_breaker, advice_on_fault, command
 
@@ -312,6 +313,8 @@ def _pending(case: Case) -> Answer:
         )
     if case.held_back is not None:
         return "held_back", f"its newest version is not handed over yet: {case.held_back}", command("doctor")
+    if row is not None and row.remote_id is not None and _never_updates(case) and not case.gone:
+        return "suppressed", "it is at the target in an older version; the rule's policy never updates", ""
     if row is not None:
         what = "its deletion" if case.gone else "a newer version"
         reason, text = "newer_version", f"it is at the target in an older version; {what} waits for the scan"
@@ -333,6 +336,11 @@ def _pending(case: Case) -> Answer:
             ),
         )
     return reason, f"{text}; {when}", advice
+
+
+def _never_updates(case: Case) -> bool:
+    known = case.seen.known
+    return known is not None and known.policy is Policy.CREATE_ONLY
 
 
 def shown(instant: datetime) -> str:
