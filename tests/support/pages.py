@@ -74,8 +74,9 @@ def run(page: Path, folder: Path, names: dict[str, Any]) -> None:
                 file.write(block.code)
             # What comes next is run as in a new session: with the file as it is now.
             before = sys.modules.pop(block.file.removesuffix(".py"), None)
-            if hasattr(before, "engine"):
-                before.engine.dispose()
+            engine = getattr(before, "engine", None)
+            if engine is not None:
+                engine.dispose()
             importlib.invalidate_caches()
             continue
         else:
