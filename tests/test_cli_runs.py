@@ -534,6 +534,7 @@ def test_prune_changes_and_messages(at):
     ran = run("prune", *cuts, *CONFIG)
     assert (ran.code, "--messages-before wants an Outbound" in ran.error) == (2, True)
     assert shown("prune", "--changes-before", "1h") == "changes: 0 pruned\n"
+    assert shown("prune", "--chains-before", "1h") == "chains: 0 pruned\n"
 
 
 def test_run_stops_after_the_call_in_hand(at):

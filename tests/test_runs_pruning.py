@@ -16,9 +16,11 @@ from statifier_router.runs import (
     Policy,
     Pruned,
     Rule,
+    prune_chains,
     prune_changes,
     record_change,
 )
+from statifier_router.runs.pruning import KEPT
 from statifier_router.testing import Clock
 from statifier_router.testing.targets import ScriptedTarget, ScriptedWriter, rejects
 from tests.support.charts import NOW, registry
@@ -338,3 +340,37 @@ def test_a_run_beside_it_is_not_disturbed(host):
     host.send("m-3")
     host.tick()
     assert [request.payload["name"] for request in host.target.requests] == ["m-1", "m-2", "m-3"]
+
+
+# --- chains -------------------------------------------------------------------------------------------
+
+
+def test_chains_that_ended_long_ago_go(host):
+    """But for the newest of each rule, by which it is judged; those that run, and young ones, stay."""
+    host.rule("parcels", Changes("parcel"))
+    host.rule("letters", Changes("letter"))
+    host.outbound.pause("letters", actor="ada")
+    for _ in range(KEPT + 4):
+        host.tick()
+    host.outbound.resume("letters", actor="ada")
+    host.tick()
+    host.outbound.tick()
+    before = host.rows("chains", "id", "rule", "state")
+    of_parcels = [row for row in before if row[1] == "parcels" and row[2] != "running"]
+    assert prune_chains(host.config, before=NOW) == 0
+    assert prune_chains(host.config, before=LATER, limit=3) == 3
+    assert host.outbound.prune_chains(before=LATER) == len(of_parcels) - KEPT - 3
+    assert prune_chains(host.config, before=LATER) == 0
+    kept = host.rows("chains", "id", "rule", "state")
+    assert kept == [row for row in before if row not in of_parcels[:-KEPT]]
+
+
+def test_a_run_after_the_pruning_of_chains(host):
+    """What is left is enough to tell how the rule stands."""
+    host.rule("parcels", Changes("parcel"))
+    for _ in range(KEPT + 1):
+        host.tick()
+    assert prune_chains(host.config, before=LATER) == 1
+    host.tick()
+    (status,) = host.outbound.rules()
+    assert (status.state, status.last_chain.end) == ("idle", "COMPLETED")

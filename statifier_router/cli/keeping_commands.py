@@ -16,7 +16,7 @@ from statifier_router.cli.answers import Answer
 from statifier_router.cli.commanding import command
 from statifier_router.config import Config, checked_bindings
 from statifier_router.errors import ConfigError
-from statifier_router.runs import Outbound, Pruned, prune_changes
+from statifier_router.runs import Outbound, Pruned, prune_chains, prune_changes
 from statifier_router.runs.bracket import reading as reading_rows
 from statifier_router.runs.own_sources import readers
 
@@ -79,9 +79,14 @@ def reap(config: Config, *, limit: int) -> Answer:
     metavar="WHEN",
     help="Delete messages of the outbox written before this that every rule of their queue is done with.",
 )
+@click.option(
+    "--chains-before",
+    metavar="WHEN",
+    help="Delete runs that ended before this, but for the newest of each rule.",
+)
 @_LIMIT
 def prune(config: Config, outbound: Outbound | None, *, limit: int, **given: str | None) -> Answer:
-    """Delete old ledger rows, input logs, changes and messages.
+    """Delete old ledger rows, input logs, changes, messages and runs.
 
     WHEN is an instant with its zone (2026-01-31T12:00:00Z) or an age (30d, 12h, 90m, 2w). Messages want an
     Outbound, whose message rules say when they are done with.
@@ -89,8 +94,8 @@ def prune(config: Config, outbound: Outbound | None, *, limit: int, **given: str
     cuts = _cuts(config, given)
     if not cuts:
         raise ConfigError(
-            "nothing to prune: give --ledger-before, --executions-before, --changes-before or "
-            "--messages-before"
+            "nothing to prune: give --ledger-before, --executions-before, --changes-before, "
+            "--messages-before or --chains-before"
         )
     if "messages" in cuts and outbound is None:
         raise ConfigError("--messages-before wants an Outbound: give --outbound package.module:attribute")
@@ -102,6 +107,8 @@ def prune(config: Config, outbound: Outbound | None, *, limit: int, **given: str
             pruned[name] = _until_none(partial(executions.prune, config, before=cut, limit=limit))
         elif name == "changes":
             pruned[name] = _page_by_page(partial(prune_changes, config, before=cut, limit=limit))
+        elif name == "chains":
+            pruned[name] = _until_none(partial(prune_chains, config, before=cut, limit=limit))
         else:
             assert outbound is not None
             pruned[name] = sum(
@@ -116,7 +123,7 @@ def _cuts(config: Config, given: Mapping[str, str | None]) -> dict[str, datetime
     """The instants that were given, by what they are for."""
     now = config.now()
     cuts = {}
-    for name in ("ledger", "executions", "changes", "messages"):
+    for name in ("ledger", "executions", "changes", "messages", "chains"):
         text = given[f"{name}_before"]
         if text is not None:
             field = f"--{name}-before"

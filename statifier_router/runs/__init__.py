@@ -28,7 +28,7 @@ from statifier_router.runs.http_writer import HttpWriter
 from statifier_router.runs.open_transactions import OpenTransaction
 from statifier_router.runs.outbound import Outbound
 from statifier_router.runs.parking import Parked
-from statifier_router.runs.pruning import Pruned, prune_changes
+from statifier_router.runs.pruning import Pruned, prune_chains, prune_changes
 from statifier_router.runs.rebasing import Rebased
 from statifier_router.runs.records import ChangeSource, Position, Record
 from statifier_router.runs.releasing import Released
@@ -115,6 +115,7 @@ __all__ = [
     "WriteContext",
     "Writer",
     "WriterTraits",
+    "prune_chains",
     "prune_changes",
     "record_change",
 ]

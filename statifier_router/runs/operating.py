@@ -301,6 +301,18 @@ class Operators:
         """
         return pruning.prune_changes(self._outbound.config, before=before, limit=limit, after=after)
 
+    def prune_chains(self, *, before: datetime, limit: int = 1000) -> int:
+        """Delete at most `limit` chains that ended before `before`; answers how many. Call until that is 0.
+
+        The newest 20 of each rule that have ended stay: how a rule stands is judged by them.
+
+        >>> from datetime import UTC, datetime
+        >>> from statifier_router.doctest_support import outbound
+        >>> outbound().prune_chains(before=datetime(2026, 1, 1, tzinfo=UTC))
+        0
+        """
+        return pruning.prune_chains(self._outbound.config, before=before, limit=limit)
+
     def prune_records(
         self, rule: object, *, before: datetime, limit: int = 1000, after: int | None = None
     ) -> Pruned:

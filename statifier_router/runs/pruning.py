@@ -1,14 +1,25 @@
-"""Pruning: changes that nobody needs, and messages that are done with, along with what is known of them."""
+"""Pruning: changes that nobody needs, messages that are done with and what is known of them, old chains."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
-from sqlalchemy import Executable, Select, bindparam, delete, exists, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    Select,
+    bindparam,
+    delete,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+)
 
 from statifier_router.clock import as_utc
 from statifier_router.errors import ConfigError
@@ -24,6 +35,10 @@ if TYPE_CHECKING:
     from statifier_router.config import Config
     from statifier_router.runs.outbound import Outbound
     from statifier_router.schema import Schema
+
+
+# The newest chains of a rule that have ended stay, however old: how the rule stands is judged by them.
+KEPT: Final = 20
 
 
 @frozen(kw_only=True)
@@ -86,6 +101,31 @@ def prune_records(
     return Pruned(deleted=len(doomed), next=_next([(row.id, row.created_at) for row in rows], size, instant))
 
 
+def prune_chains(config: Config, *, before: datetime, limit: int = 1000) -> int:
+    """Delete at most `limit` chains that ended before `before`; answers how many. Call it until that is 0.
+
+    The newest 20 of each rule that have ended stay: how a rule stands, and whether its faults are equal, is
+    judged by them. One transaction, which waits for no run.
+
+    >>> from datetime import UTC, datetime
+    >>> from statifier_router.doctest_support import config
+    >>> prune_chains(config(), before=datetime(2026, 1, 1, tzinfo=UTC))
+    0
+    """
+    instant, size, _ = _checked(before, limit, None)
+    deleted, schema = 0, config.schema
+    with writing(config) as connection:
+        names = select(schema.rules.c.name).order_by(schema.rules.c.name)
+        for rule in connection.execute(names).scalars().all():
+            values = {"of_rule": rule, "before": instant, "limit": size - deleted}
+            doomed = connection.execute(_old_chains(schema), values).scalars().all()
+            for some in chunks(doomed):
+                deleted += connection.execute(_delete_chains(schema), {"ids": some}).rowcount
+            if deleted >= size:
+                break
+    return deleted
+
+
 def _checked(before: object, limit: object, after: object) -> tuple[datetime, int, int]:
     if after is not None and (isinstance(after, bool) or not isinstance(after, int)):
         raise ConfigError(f"after must be None or the `next` of the page before, not {after!r}")
@@ -137,6 +177,42 @@ def _page(schema: Schema) -> Select[Any]:
 def _delete(schema: Schema) -> Executable:
     table = schema.changes
     return delete(table).where(table.c.seq.in_(bindparam("numbers", expanding=True)))
+
+
+# --- chains -------------------------------------------------------------------------------------------
+
+
+@lru_cache
+def _old_chains(schema: Schema) -> Select[Any]:
+    """Chains of `of_rule` that ended before `before`, the oldest first, but for the newest of all."""
+    table, newest = schema.chains, schema.chains.alias("newest")
+    running: ColumnElement[str] = literal_column("'running'")
+    first_kept = (
+        select(newest.c.id)
+        .where(newest.c.rule == bindparam("of_rule"), newest.c.state != running)
+        .order_by(newest.c.id.desc())
+        .limit(literal_column("1"))
+        .offset(literal_column(str(KEPT - 1)))
+        .scalar_subquery()
+    )
+    return (
+        select(table.c.id)
+        .where(
+            table.c.rule == bindparam("of_rule"),
+            table.c.id < first_kept,
+            table.c.state != running,
+            # The last sign of one that is over is its end.
+            table.c.heartbeat_at < bindparam("before", type_=table.c.heartbeat_at.type),
+        )
+        .order_by(table.c.id)
+        .limit(bindparam("limit"))
+    )
+
+
+@lru_cache
+def _delete_chains(schema: Schema) -> Executable:
+    table = schema.chains
+    return delete(table).where(table.c.id.in_(bindparam("ids", expanding=True)))
 
 
 # --- messages -----------------------------------------------------------------------------------------
