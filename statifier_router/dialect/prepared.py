@@ -7,7 +7,7 @@ Values are encoded here: JSON comes as text already, instants are turned as the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from types import ModuleType
@@ -50,7 +50,8 @@ class Prepared:
                 return text.told(sent)
         cursor = _executed(connection, text, values)
         try:
-            found = cursor.fetchall()
+            # A statement that answers no rows has none to fetch.
+            found = [] if cursor.description is None else cursor.fetchall()
         finally:
             cursor.close()
         return text.told(found)
@@ -109,6 +110,36 @@ class Prepared:
         if text is None:
             text = self._texts[kind] = _compile(self, dialect)
         return text
+
+
+def together(
+    connection: Link, asked: Sequence[tuple[Prepared, Mapping[str, Any]]]
+) -> list[tuple[list[Row], int]]:
+    """Run statements that differ, one behind the other; of each its rows, and how many it touched.
+
+    With psycopg that is one wait, and the first that fails keeps those behind it from being run.
+    """
+    found = connection.dialect
+    texts = [statement._text(found) for statement, _ in asked]  # noqa: SLF001 - of this module
+    wire = texts[0].wire
+    if wire is not None:
+        sent = [(text.sendable, values) for text, (_, values) in zip(texts, asked, strict=True)]
+        try:
+            told = wire.told_together(connection.connection, sent)
+        except found.loaded_dbapi.Error as error:
+            raise wrapped(connection, "; ".join(text.sql for text in texts), error) from error
+        if told is not None:
+            return [(text.told(rows), count) for text, (rows, count) in zip(texts, told, strict=True)]
+    return [_one(connection, text, values) for text, (_, values) in zip(texts, asked, strict=True)]
+
+
+def _one(connection: Link, text: _Text, values: Mapping[str, Any]) -> tuple[list[Row], int]:
+    cursor = _executed(connection, text, values)
+    try:
+        rows = [] if cursor.description is None else cursor.fetchall()
+        return text.told(rows), cursor.rowcount
+    finally:
+        cursor.close()
 
 
 @frozen

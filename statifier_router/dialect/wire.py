@@ -182,7 +182,31 @@ def fetched_between(
     parameters = statement.encoded(values)
     if parameters is None:
         return None
-    return _rows(pooled, statement, _run_between(driver, statement, parameters, before, after))
+    (result,) = _run_together(driver, [(statement, parameters)], before, after)
+    return _rows(pooled, statement, result)
+
+
+def told_together(
+    pooled: PoolProxiedConnection, asked: Sequence[tuple[Sendable, Mapping[str, Any]]]
+) -> list[tuple[list[Row], int]] | None:
+    """Run statements one behind the other in one wait; of each its rows, and how many it touched.
+
+    The first that fails keeps those behind it from being run. None as of `fetched`.
+    """
+    driver: Any = pooled.dbapi_connection
+    if not _carries(driver, in_transaction=True):
+        return None
+    sent: list[tuple[Sendable, Sequence[bytes | None]]] = []
+    for statement, values in asked:
+        parameters = statement.encoded(values)
+        if parameters is None:
+            return None
+        sent.append((statement, parameters))
+    results = _run_together(driver, sent, None, None)
+    return [
+        (_rows(pooled, statement, result), result.command_tuples or 0)
+        for (statement, _), result in zip(sent, results, strict=True)
+    ]
 
 
 def command(driver: psycopg.Connection[Any], text: bytes) -> None:
@@ -230,30 +254,41 @@ def _run(
     return _checked(results)
 
 
-def _run_between(
+def _run_together(
     driver: psycopg.Connection[Any],
-    statement: Sendable,
-    parameters: Sequence[bytes | None],
+    asked: Sequence[tuple[Sendable, Sequence[bytes | None]]],
     before: bytes | None,
     after: bytes | None,
-) -> PGresult:
+) -> list[PGresult]:
+    """Of statements that differ, between two commands, the results; in one wait."""
     pgconn, registry = driver.pgconn, driver._prepared  # noqa: SLF001 - as in `_run`
-    preparing, name = registry.get(statement)  # type: ignore[arg-type]  # as in `_run`
+    at, places = 0, []
+    # Those that the registry has still to be told of.
+    unknown: list[tuple[Sendable, int, Any, bytes]] = []
     pgconn.enter_pipeline_mode()
     try:
-        ahead = 0
         if before is not None:
             pgconn.send_query_params(before, None)
-            ahead += 1
-        if preparing is _SHOULD:
-            pgconn.send_prepare(name, statement.query)
-            ahead += 1
-        _send(pgconn, statement, parameters, b"" if preparing is _NO else name)
+            at += 1
+        for statement, parameters in asked:
+            known = _name_of(registry, statement)
+            if known is not None:
+                pgconn.send_query_prepared(known, parameters, statement.formats, _BINARY)
+            else:
+                preparing, name = registry.get(statement)  # type: ignore[arg-type]  # as in `_run`
+                if preparing is _SHOULD:
+                    pgconn.send_prepare(name, statement.query)
+                    at += 1
+                _send(pgconn, statement, parameters, b"" if preparing is _NO else name)
+                unknown.append((statement, at, preparing, name))
+            places.append(at)
+            at += 1
         if after is not None:
             pgconn.send_query_params(after, None)
+            at += 1
         pgconn.pipeline_sync()
         # The last answer is to the sync.
-        answers = driver.wait(_answers(pgconn, ahead + 2 + (after is not None)))
+        answers = driver.wait(_answers(pgconn, at + 1))
         pgconn.exit_pipeline_mode()
     except BaseException:
         # Whatever is still on its way: nobody may take it for the answer to something else.
@@ -261,11 +296,12 @@ def _run_between(
         raise
     for answer in answers[:-1]:
         _checked(answer)
-    key = registry.maybe_add_to_cache(statement, preparing, name)  # type: ignore[arg-type]  # as in `_run`
-    if key is not None:
-        registry.validate(key, preparing, name, answers[ahead])
-        driver.wait(registry.maintain_gen(driver))
-    return answers[ahead][0]
+    for statement, place, preparing, name in unknown:
+        key = registry.maybe_add_to_cache(statement, preparing, name)  # type: ignore[arg-type]  # as in `_run`
+        if key is not None:
+            registry.validate(key, preparing, name, answers[place])
+            driver.wait(registry.maintain_gen(driver))
+    return [answers[place][0] for place in places]
 
 
 def _name_of(registry: Any, statement: Sendable) -> bytes | None:

@@ -11,6 +11,7 @@ from attrs import frozen
 from sqlalchemy import Executable, bindparam, insert, update
 
 from statifier_router import ids
+from statifier_router.dialect import Link, in_full
 from statifier_router.errors import ConfigError
 from statifier_router.jsontext import encode
 from statifier_router.schema import Schema
@@ -58,7 +59,7 @@ def named(source_ids: tuple[str, ...]) -> dict[str, Any]:
     return told
 
 
-def write(connection: Connection, schema: Schema, done: Entry, *, count: int, at: datetime) -> str:
+def write(connection: Link, schema: Schema, done: Entry, *, count: int, at: datetime) -> str:
     """Write the row of an act; answers its id, by which `add` counts on."""
     audit_id = ids.audit_id()
     values = {
@@ -70,7 +71,7 @@ def write(connection: Connection, schema: Schema, done: Entry, *, count: int, at
         "to_reason": done.reason,
         "to_at": at,
     }
-    connection.execute(_write(schema), values)
+    in_full(connection).execute(_write(schema), values)
     return audit_id
 
 

@@ -6,14 +6,15 @@ resumes from what was committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from sqlalchemy import Connection
 
 from statifier_router import dialect, migrations
 from statifier_router.config import Config
-from statifier_router.dialect import trouble_of
+from statifier_router.dialect import Held, Link, Pipe, Prepared, Row, trouble_of
 from statifier_router.errors import DatabaseFault, SchemaError
 from statifier_router.schema import Schema, schema_of
 from statifier_router.tables import Tables
@@ -24,11 +25,10 @@ _TABLES = "statifier_router_tables"
 
 
 @contextmanager
-def writing(config: Config, *, bounded: bool = True) -> Iterator[Connection]:
+def writing(config: Config) -> Iterator[Connection]:
     """A connection in a transaction of its own, committed where the block ends well.
 
-    Every wait for a lock in it is bounded by `Config.lock_timeout`; without `bounded` the block's first
-    statement sees to that. Raises `SchemaError` where the
+    Every wait for a lock in it is bounded by `Config.lock_timeout`. Raises `SchemaError` where the
     tables are absent or outdated; other faults of the database as SQLAlchemy raises them.
     """
     dialect.check_bridged(config.writer)
@@ -37,8 +37,7 @@ def writing(config: Config, *, bounded: bool = True) -> Iterator[Connection]:
         try:
             dialect.begin(connection)
             with connection.begin():
-                if bounded:
-                    dialect.bound_waits(connection, config.lock_timeout)
+                dialect.bound_waits(connection, config.lock_timeout)
                 yield _with_tables(connection, config)
                 if not dialect.still_open(connection):
                     # SQLite ends a transaction by itself on some faults; what host code did with them
@@ -47,6 +46,105 @@ def writing(config: Config, *, bounded: bool = True) -> Iterator[Connection]:
         finally:
             if not connection.invalidated:
                 dialect.restore_busy_timeout(connection)
+
+
+class Owned(Held):
+    """What a job writes over: its own transaction, in as few waits as the driver can do it.
+
+    BEGIN travels with `first_row`, COMMIT with `run_last`.
+    """
+
+    __slots__ = ("_config", "_pipe")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config.opener)
+        self._config = config
+        pipelined = self.dialect.name == "postgresql" and not self.dialect.is_async
+        self._pipe = Pipe(self) if pipelined and not self.told_of_begin else None
+
+    def open(self) -> None:
+        """Begin, now or with the first statement."""
+        self.begin(sent=self._pipe is not None)
+
+    def in_full(self) -> Connection:
+        """SQLAlchemy's connection of it, on which a source finds our tables."""
+        connection = super().in_full()
+        if _TABLES not in connection.get_execution_options():
+            _with_tables(connection, self._config)
+        return connection
+
+    def first_row(self, statement: Prepared, values: Mapping[str, Any]) -> Row | None:
+        """Run the first statement of the transaction."""
+        if self._pipe is None:
+            return statement.first(self, values)
+        return self._pipe.first(statement, values)
+
+    def run_last(self, statement: Prepared, values: Mapping[str, Any]) -> None:
+        """Run a statement on which nothing that follows depends: with the commit, where that can be."""
+        if self._pipe is None:
+            statement.count(self, values)
+        else:
+            self._pipe.defer(statement, values, lambda: DatabaseFault(None))
+
+    def conclude(self) -> None:
+        """Send what was kept for the commit, unless the transaction is over already behind our back."""
+        if not dialect.still_open(self):
+            # SQLite ends a transaction by itself on some faults; what host code did with them does not
+            # matter.
+            raise DatabaseFault(None)
+        if self._pipe is not None:
+            self._pipe.close()
+
+    def undo(self) -> None:
+        """Roll back, without ever hiding the error in hand: a connection that cannot is given up."""
+        if self.invalidated or self.closed:
+            return
+        try:
+            self.rollback()
+        except BaseException as failure:
+            self.invalidate()
+            if not isinstance(failure, Exception):
+                raise
+
+
+@contextmanager
+def owning(config: Config) -> Iterator[Owned]:
+    """The transaction of a job, committed where the block ends well; raises as `writing`.
+
+    Its first statement (`Owned.first_row`) bounds the waits for locks.
+    """
+    dialect.check_bridged(config.writer)
+    with _told(config):
+        held = Owned(config)
+        try:
+            dialect.set_busy_timeout(held, config.lock_timeout)
+            try:
+                held.open()
+                try:
+                    yield held
+                    held.conclude()
+                except BaseException:
+                    held.undo()
+                    raise
+                held.commit()
+            finally:
+                if not held.invalidated:
+                    dialect.restore_busy_timeout(held)
+        finally:
+            held.close()
+
+
+def first_row(link: Link, statement: Prepared, values: Mapping[str, Any]) -> Row | None:
+    """Run what a transaction begins with."""
+    return link.first_row(statement, values) if isinstance(link, Owned) else statement.first(link, values)
+
+
+def run_last(link: Link, statement: Prepared, values: Mapping[str, Any]) -> None:
+    """Run a statement on which nothing that follows depends."""
+    if isinstance(link, Owned):
+        link.run_last(statement, values)
+    else:
+        statement.count(link, values)
 
 
 @contextmanager

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from attrs import evolve, frozen
 
 from statifier_router import dialect
+from statifier_router.dialect import Link, in_full
 from statifier_router.runs import breaker_rows
 from statifier_router.runs.faults import Gone, RecordFault, Rejected, Throttled
 from statifier_router.runs.retry_after import wait_asked_for
 from statifier_router.runs.rules import TRIP_AFTER
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from statifier_router.schema import Schema
 
 FIRST_COOL_DOWN: Final = timedelta(seconds=60)
@@ -130,9 +129,9 @@ def _instant(value: datetime | str | None) -> datetime | None:
     return datetime.fromisoformat(value) if isinstance(value, str) else value.astimezone(UTC)
 
 
-def changed(connection: Connection, schema: Schema, target: str, change: Change) -> Breaker:
+def changed(link: Link, schema: Schema, target: str, change: Change) -> Breaker:
     """Change the target's breaker under the lock of its row, in the transaction in hand."""
-    of_target = {"of_target": target}
+    connection, of_target = in_full(link), {"of_target": target}
     row = connection.execute(breaker_rows.locked(schema), of_target).mappings().one_or_none()
     if row is None:
         connection.execute(breaker_rows.ensure(schema, dialect.kind(connection)), of_target)

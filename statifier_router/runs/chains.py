@@ -10,6 +10,7 @@ from attrs import frozen
 
 from statifier_router import ids
 from statifier_router.clock import as_utc
+from statifier_router.dialect import Link, in_full
 from statifier_router.errors import ConfigError, SchemaError
 from statifier_router.runs import chain_rows, record_rows, rule_rows
 from statifier_router.runs.bracket import reading, writing
@@ -110,7 +111,7 @@ def _cancel(connection: Connection, config: Config, rule: Rule, chain: Any, now:
 
 
 def end(
-    connection: Connection,
+    connection: Link,
     config: Config,
     chain_id: str,
     state: str,
@@ -134,7 +135,7 @@ def end(
     }
     if progress is not None:
         values |= {"to_position": progress[0], "to_counters": progress[1]}
-    connection.execute(chain_rows.end(config.schema, counted=progress is not None), values)
+    in_full(connection).execute(chain_rows.end(config.schema, counted=progress is not None), values)
 
 
 @frozen(kw_only=True)

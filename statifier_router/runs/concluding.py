@@ -5,13 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from statifier_router.dialect import Link, in_full
 from statifier_router.runs import chain_rows, chains, halting, leases
 from statifier_router.runs.ends import ChainEnd, JobEnd
 from statifier_router.runs.positions import is_after, read, stored
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from statifier_router.runs.job import Job
     from statifier_router.runs.leases import Facts
     from statifier_router.runs.pages import Page
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def conclude(
-    job: Job, connection: Connection, page: Page, facts: Facts, end: ChainEnd | None, now: datetime
+    job: Job, connection: Link, page: Page, facts: Facts, end: ChainEnd | None, now: datetime
 ) -> JobEnd:
     """Conclude the page in the commit of its last outcome.
 
@@ -56,7 +55,7 @@ def cursor_after(job: Job, facts: Facts, position: Position) -> str | None:
 
 def over(
     job: Job,
-    connection: Connection,
+    connection: Link,
     end: ChainEnd,
     now: datetime,
     *,
@@ -81,7 +80,7 @@ def _closed(end: ChainEnd) -> bool | None:
 
 def _hand_over(
     job: Job,
-    connection: Connection,
+    connection: Link,
     page: Page,
     facts: Facts,
     position: Position,
@@ -101,9 +100,9 @@ def _hand_over(
         "to_counters": job.counters.text,
         "now": now,
     }
-    connection.execute(chain_rows.go_on(config.schema), values)
+    in_full(connection).execute(chain_rows.go_on(config.schema), values)
     cursor = cursor_after(job, facts, position)
     leases.give_back(connection, config, taken, now, cursor=cursor, closed=False)
     if job.successor is not None:
-        job.successor(connection, taken.chain.id, seq)
+        job.successor(in_full(connection), taken.chain.id, seq)
     return JobEnd.MORE

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 from sqlalchemy import Connection
 
-from statifier_router.dialect import trouble_of
+from statifier_router.dialect import Link, in_full, trouble_of
 from statifier_router.runs import (
     breaker,
     chain_rows,
@@ -29,7 +29,7 @@ from statifier_router.runs import (
     settling,
     visits,
 )
-from statifier_router.runs.bracket import reading, writing
+from statifier_router.runs.bracket import Owned, owning, reading
 from statifier_router.runs.breaker import Breaker
 from statifier_router.runs.calls import make
 from statifier_router.runs.deciding import Call, Leave, View
@@ -172,7 +172,7 @@ class Job:
 
     def _next(
         self,
-        connection: Connection,
+        connection: Link,
         page: Page,
         heard: Heard | None,
         facts: Facts,
@@ -188,13 +188,13 @@ class Job:
             return fault
 
     @contextmanager
-    def owned(self, heard: Heard | None) -> Iterator[tuple[Connection, Facts, datetime]]:
+    def owned(self, heard: Heard | None) -> Iterator[tuple[Owned, Facts, datetime]]:
         """A transaction of a job that owns its rule still, proved by its first statement.
 
         Where it does not, a late answer goes to the audit table, and `LeaseLost` is raised.
         """
         config = self.outbound.config
-        with writing(config, bounded=False) as connection:
+        with owning(config) as connection:
             now = config.now()
             facts = leases.fenced(connection, self.outbound, self.taken, now)
             if facts is not None:
@@ -205,10 +205,10 @@ class Job:
         if facts is None:
             raise LeaseLost
 
-    def _beat(self, connection: Connection, now: datetime) -> None:
+    def _beat(self, connection: Link, now: datetime) -> None:
         if now - self._beaten_at >= self.outbound.lease / 2:
             values = {"of_chain": self.taken.chain.id, "now": now}
-            connection.execute(chain_rows.beat(self.outbound.config.schema), values)
+            in_full(connection).execute(chain_rows.beat(self.outbound.config.schema), values)
             self._beaten_at = now
 
     def _record_alone(self, page: Page, heard: Heard) -> None:
@@ -217,7 +217,7 @@ class Job:
                 recording.record(self, connection, page, heard, facts.breaker, now)
                 recording.settle_spent(self, connection)
 
-    def _is_written(self, connection: Connection, heard: Heard) -> bool:
+    def _is_written(self, connection: Link, heard: Heard) -> bool:
         """Whether the commit was done whose answer was lost: the call is not in flight any more then."""
         if not isinstance(heard, Answered):
             return False
@@ -229,7 +229,7 @@ class Job:
     # --- on to the next call --------------------------------------------------------------------------
 
     def go_on(
-        self, connection: Connection, page: Page, facts: Facts, target: Breaker, now: datetime
+        self, connection: Link, page: Page, facts: Facts, target: Breaker, now: datetime
     ) -> Asked | JobEnd:
         """Walk through the candidates up to one that needs a call, or to the end of the page."""
         if facts.chain_state != "running":
@@ -261,7 +261,7 @@ class Job:
         return concluding.conclude(self, connection, page, facts, end, now)
 
     def _admitted(
-        self, connection: Connection, view: View, call: Call, target: Breaker, now: datetime
+        self, connection: Link, view: View, call: Call, target: Breaker, now: datetime
     ) -> Asked | None:
         """The call, opened; or a ping before it. None where another job tries the target meanwhile."""
         rule, writer = self.rule, self.writer
@@ -280,7 +280,7 @@ class Job:
         self.in_hand.opened = Opened(view=view, call=call)
         return self.in_hand.opened
 
-    def _take_probe(self, connection: Connection, now: datetime) -> bool:
+    def _take_probe(self, connection: Link, now: datetime) -> bool:
         """Whether this job is the one that may try the target."""
         until = now + 2 * self.rule.call_timeout
         before: list[Breaker] = []

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from statifier_router import dialect
+from statifier_router.dialect import Link, in_full
 from statifier_router.errors import ConfigError
 from statifier_router.runs import breaker, chain_rows, rule_rows
-from statifier_router.runs.bracket import reading, writing
+from statifier_router.runs.bracket import first_row, reading, writing
 from statifier_router.runs.breaker import Breaker
 from statifier_router.runs.ends import JobEnd
 
@@ -113,7 +114,7 @@ def _take(connection: Connection, outbound: Outbound, rule: Rule, chain_id: str,
     return Taken(rule=rule, token=row.lease_token, chain=chain, facts=_facts(row._asdict()), at=now)
 
 
-def fenced(connection: Connection, outbound: Outbound, taken: Taken, now: datetime) -> Facts | None:
+def fenced(connection: Link, outbound: Outbound, taken: Taken, now: datetime) -> Facts | None:
     """Renew the lease and lock the rule's row: the first statement of everything that a job writes.
 
     None where the lease is lost. Whoever then holds it has a greater token.
@@ -128,12 +129,12 @@ def fenced(connection: Connection, outbound: Outbound, taken: Taken, now: dateti
         "to_until": now + outbound.lease,
         "lock_timeout": dialect.lock_timeout_setting(config.lock_timeout),
     }
-    row = rule_rows.fence(config.schema, kind).first(connection, values)
+    row = first_row(connection, rule_rows.fence(config.schema, kind), values)
     return None if row is None else _facts(dict(zip(rule_rows.FACTS, row, strict=True)))
 
 
 def give_back(
-    connection: Connection,
+    connection: Link,
     config: Config,
     taken: Taken,
     now: datetime,
@@ -147,7 +148,8 @@ def give_back(
         values["to_cursor"] = cursor
     if closed:
         values["now"] = now
-    connection.execute(rule_rows.give_back(config.schema, moved=cursor is not None, closed=closed), values)
+    statement = rule_rows.give_back(config.schema, moved=cursor is not None, closed=closed)
+    in_full(connection).execute(statement, values)
 
 
 def _facts(told: Mapping[str, Any]) -> Facts:

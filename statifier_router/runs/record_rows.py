@@ -162,23 +162,35 @@ _OPENED = ("verb", "key", "signal", "payload", "lease_token", "chain_id", "row_v
 @lru_cache
 def open_operation(schema: Schema) -> Prepared:
     """The call that is made next, before it is made."""
+    return Prepared(_opened(schema.operations))
+
+
+def _opened(table: Table) -> Any:
     values: dict[str, Any] = {name: bindparam(f"to_{name}") for name in _OPENED}
     values |= {
         "rule": bindparam("of_rule"),
         "source_id": bindparam("of_source_id"),
         "in_doubt": literal_column(_FALSE),
     }
-    return Prepared(insert(schema.operations).values(values).inline())
+    return insert(table).values(values).inline()
 
 
 @lru_cache
-def roll_on(schema: Schema) -> Prepared:
-    """The same in the row of `of_spent`, whose operation is settled: one statement in the place of two."""
+def roll_on(schema: Schema, kind: str) -> Prepared:
+    """The same in the place of `of_spent`, whose operation is settled: one statement in the place of two.
+
+    On SQLite it takes that one's row, and touches none where that is gone.
+    """
     table = schema.operations
+    if kind == "postgresql":
+        spent = delete(table).where(
+            table.c.rule == bindparam("of_rule"), table.c.source_id == bindparam("of_spent")
+        )
+        return Prepared(_opened(table).add_cte(spent.cte("spent")))
     values: dict[str, Any] = {name: bindparam(f"to_{name}") for name in _OPENED}
     values |= {"source_id": bindparam("of_source_id"), "in_doubt": literal_column(_FALSE)}
-    spent = (table.c.rule == bindparam("of_rule"), table.c.source_id == bindparam("of_spent"))
-    return Prepared(update(table).where(*spent).values(values))
+    of_spent = (table.c.rule == bindparam("of_rule"), table.c.source_id == bindparam("of_spent"))
+    return Prepared(update(table).where(*of_spent).values(values))
 
 
 @lru_cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from statifier_router.dialect import Link
 from statifier_router.runs import auditing, breaker, settling, visits
 from statifier_router.runs.breaker import Breaker
 from statifier_router.runs.calling import Landed
@@ -12,8 +13,6 @@ from statifier_router.runs.heard import Answered, Heard
 from statifier_router.runs.settling import Unclassifiable
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from statifier_router.runs.job import Job
     from statifier_router.runs.pages import Page
 
@@ -23,9 +22,7 @@ LATE_ANSWER: Final = "late answer"
 _A_MOMENT: Final = timedelta(microseconds=1)
 
 
-def record(
-    job: Job, connection: Connection, page: Page, heard: Heard, target: Breaker, now: datetime
-) -> Breaker:
+def record(job: Job, connection: Link, page: Page, heard: Heard, target: Breaker, now: datetime) -> Breaker:
     """Write it, in the transaction in hand; answers the target's breaker as it is then."""
     if isinstance(heard, Answered):
         settle(job, connection, page, heard, now)
@@ -45,7 +42,7 @@ def record(
     )
 
 
-def settle(job: Job, connection: Connection, page: Page, heard: Answered, now: datetime) -> None:
+def settle(job: Job, connection: Link, page: Page, heard: Answered, now: datetime) -> None:
     """Write the outcome of the record that was called for."""
     opened, answer = heard.opened, heard.answer
     not_before = job.taken.chain.due_before + _A_MOMENT
@@ -66,14 +63,14 @@ def settle(job: Job, connection: Connection, page: Page, heard: Answered, now: d
         page.advance()
 
 
-def settle_spent(job: Job, connection: Connection) -> None:
+def settle_spent(job: Job, connection: Link) -> None:
     """Take away the row of an operation that is settled, where no other operation serves itself of it."""
     spent, job.in_hand.spent = job.in_hand.spent, None
     if spent is not None:
         visits.settle(connection, job.outbound.config.schema, job.rule, spent)
 
 
-def free_probe(job: Job, connection: Connection, target: Breaker) -> Breaker:
+def free_probe(job: Job, connection: Link, target: Breaker) -> Breaker:
     """Leave the probe of the breaker to another job, where this one has it."""
     probe = job.in_hand.probe
     if probe is None:
@@ -84,7 +81,7 @@ def free_probe(job: Job, connection: Connection, target: Breaker) -> Breaker:
     )
 
 
-def record_late(job: Job, connection: Connection, heard: Answered, now: datetime) -> None:
+def record_late(job: Job, connection: Link, heard: Answered, now: datetime) -> None:
     """Write down the answer of a job that lost its rule: it changes nothing else."""
     opened = heard.opened
     answer = type(heard.answer).__name__ if heard.fault is None else heard.fault.kind

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 from sqlalchemy.exc import IntegrityError
 
-from statifier_router.dialect import is_unique_violation
+from statifier_router import dialect
+from statifier_router.dialect import Link, in_full, is_unique_violation
 from statifier_router.jsontext import encode
 from statifier_router.runs import checking, record_rows
+from statifier_router.runs.bracket import run_last
 from statifier_router.runs.deciding import Call, Operation, Row, View
 from statifier_router.runs.faults import LedgerRowAppeared
 from statifier_router.runs.settling import Settled
@@ -18,8 +20,6 @@ from statifier_router.runs.standing import PARKED_BY_HAND
 from statifier_router.runs.writers import has_verb, traits_of
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from statifier_router.runs.leases import Taken
     from statifier_router.runs.pages import Candidate, Page
     from statifier_router.runs.rules import Rule
@@ -34,16 +34,14 @@ class Opened:
     call: Call
 
 
-def look(
-    connection: Connection, schema: Schema, rule: Rule, writer: Any, page: Page, candidate: Candidate
-) -> View:
+def look(connection: Link, schema: Schema, rule: Rule, writer: Any, page: Page, candidate: Candidate) -> View:
     """All that is known of the candidate; its newest version is read here, signal and payload at once.
 
     Raises `ImpossibleCandidate` for a record that the source should never have handed over, and
     `LedgerRowAppeared` where there is a row that nobody knew of.
     """
     source_id = candidate.source_id
-    answer = rule.source.load(connection, [source_id])
+    answer = rule.source.load(in_full(connection), [source_id])
     record = checking.loaded(rule, source_id, answer)
     row, operation = standing(connection, schema, rule, source_id)
     _check_row(rule, page, candidate, row, operation)
@@ -62,7 +60,7 @@ def look(
 
 
 def standing(
-    connection: Connection, schema: Schema, rule: Rule, source_id: str
+    connection: Link, schema: Schema, rule: Rule, source_id: str
 ) -> tuple[Row | None, Operation | None]:
     """The record's row and its operation, as they are now."""
     values = {"of_rule": rule.name, "of_source_id": source_id}
@@ -91,7 +89,7 @@ def _check_row(
 
 
 def open_call(
-    connection: Connection,
+    connection: Link,
     schema: Schema,
     taken: Taken,
     view: View,
@@ -125,16 +123,23 @@ def open_call(
         "to_started_at": now,
     }
     if kept is not None:
-        record_rows.reopen_operation(schema).count(connection, values)
+        run_last(connection, record_rows.reopen_operation(schema), values)
         return False
     if spent is None:
-        record_rows.open_operation(schema).count(connection, values)
+        run_last(connection, record_rows.open_operation(schema), values)
         return False
-    return record_rows.roll_on(schema).count(connection, values | {"of_spent": spent}) == 1
+    kind, values["of_spent"] = dialect.kind(connection), spent
+    rolled = record_rows.roll_on(schema, kind)
+    if kind == "postgresql":
+        run_last(connection, rolled, values)
+    elif not rolled.count(connection, values):
+        # An operator took it away when the lease had run out.
+        record_rows.open_operation(schema).count(connection, values)
+    return True
 
 
 def write(
-    connection: Connection, schema: Schema, view: View, settled: Settled, now: datetime, *, landed: bool
+    connection: Link, schema: Schema, view: View, settled: Settled, now: datetime, *, landed: bool
 ) -> None:
     """Write what became of the record, and whether its operation is in doubt.
 
@@ -148,16 +153,18 @@ def write(
         values = of_record | settled.outcome.values | {"now": now}
         version = _write_row(connection, schema, view, values, version, landed=landed)
     if settled.operation == "in_doubt":
-        connection.execute(record_rows.keep_in_doubt(schema), of_record | {"to_row_version": version})
+        in_full(connection).execute(
+            record_rows.keep_in_doubt(schema), of_record | {"to_row_version": version}
+        )
 
 
-def settle(connection: Connection, schema: Schema, rule: Rule, source_id: str) -> None:
+def settle(connection: Link, schema: Schema, rule: Rule, source_id: str) -> None:
     """It is known what became of the record's call: nothing of it stays open."""
     record_rows.settle_operation(schema).count(connection, {"of_rule": rule.name, "of_source_id": source_id})
 
 
 def _write_row(
-    connection: Connection,
+    connection: Link,
     schema: Schema,
     view: View,
     values: dict[str, Any],

@@ -60,7 +60,7 @@ def an_unfenced_outcome(monkeypatch: Any, history: History) -> None:
 
     def unfenced(connection: Any, outbound: Any, taken: Any, now: Any) -> Any:
         rules = outbound.config.schema.rules
-        token = connection.execute(select(rules.c.lease_token)).scalar_one()
+        token = dialect.in_full(connection).execute(select(rules.c.lease_token)).scalar_one()
         return fenced(connection, outbound, attrs.evolve(taken, token=token), now)
 
     monkeypatch.setattr(leases, "fenced", unfenced)
@@ -90,7 +90,7 @@ def the_signal_is_read_again_after_the_write(monkeypatch: Any, history: History)
 
     def settle_anew(job: Any, connection: Any, page: Any, heard: Any, now: Any) -> None:
         source_id = heard.opened.view.source_id
-        newest = job.rule.source.load(connection, [source_id])[source_id]
+        newest = job.rule.source.load(dialect.in_full(connection), [source_id])[source_id]
         call = attrs.evolve(heard.opened.call, signal=newest.signal)
         opened = attrs.evolve(heard.opened, call=call)
         settle(job, connection, page, attrs.evolve(heard, opened=opened), now)
