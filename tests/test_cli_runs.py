@@ -11,7 +11,8 @@ from datetime import timedelta
 
 import pytest
 
-from statifier_router.runs import Changes, Outbox, Policy, RetryPolicy, record_change
+from statifier_router import ChartRegistry, Config, Tables
+from statifier_router.runs import Changes, Outbound, Outbox, Policy, RetryPolicy, record_change
 from statifier_router.testing.targets import ScriptedWriter, breaks, gone, rejects
 from tests.support.charts import HOUR, NOW
 from tests.support.command_line import COMMAND, environment, process, run
@@ -179,6 +180,17 @@ def test_tick_leaves_a_rule_to_the_process_that_has_it(at):
 def test_tick_without_rules(at):
     at.module.outbound = at.made(rules=())
     assert "has no rules" in run("tick", *CONFIG).error
+
+
+def test_tick_without_tables_is_one_clear_line(at):
+    """What no rule is to blame for is not told once a rule."""
+    elsewhere = Config(at.config.engine, charts=ChartRegistry(), tables=Tables(prefix="nowhere_"))
+    rules = [at.rule(), at.rule("letters")]
+    at.module.outbound = Outbound(elsewhere, writers={"carrier": ScriptedWriter(at.target)}, rules=rules)
+    ran = run("tick", *CONFIG)
+    assert (ran.code, ran.out) == (1, "")
+    assert len(ran.err.splitlines()) == 1
+    assert "statifier-router migrate" in ran.error
 
 
 @pytest.mark.parametrize("every", ["0", "x", "-1", "2d", "1.5"])
@@ -427,6 +439,7 @@ def test_ids_are_read_from_standard_input(at):
         (("--mode", "retry", "--all", "P1"), "--all goes with neither names nor filters"),
         (("--mode", "again", "--all"), "mode must be one of retry, recreate, adopt, dismiss, not 'again'"),
         (("--mode", "adopt R-1", "--all"), "exactly one id"),
+        (("P1", "--mode", "adopt", "R-1"), "as one argument: --mode 'adopt REMOTE_ID'"),
         (("--mode", "retry", "--all", "--spread", "soon"), "--spread must be a number and its unit"),
         (("--mode", "retry", "--since", "yesterday"), "--since must be an instant"),
         (("P1",), "Missing option '--mode'"),

@@ -190,6 +190,10 @@ def release(
         )
     if everything and (named or filtered):
         raise ConfigError("--all goes with neither names nor filters")
+    if mode.strip() == "adopt":
+        raise ConfigError(
+            "--mode adopt wants the address at the target, as one argument: --mode 'adopt REMOTE_ID'"
+        )
     with bar("releasing") as progress:
         done = outbound.release(
             rule,

@@ -28,7 +28,7 @@ from statifier_router.cli.commanding import outbound_command
 from statifier_router.cli.faults import line_and_code
 from statifier_router.cli.logs import on_standard_error
 from statifier_router.cli.progress import bar
-from statifier_router.errors import ConfigError, RouterError
+from statifier_router.errors import ConfigError, RouterError, SchemaError
 from statifier_router.refusals import one_line
 from statifier_router.runs import BUSY, MORE, ChainEnd, ChainStatus, Outbound
 from statifier_router.runs.chains import start
@@ -207,6 +207,9 @@ def _ticked(outbound: Outbound, rule: str, stop: threading.Event) -> Ran:
         if chain_id is None:
             return _not_begun(outbound, rule)
         return _run(outbound, rule, chain_id, stop, lambda done: None)
+    except SchemaError:
+        # The same for all of them: told once.
+        raise
     except Exception as error:
         line, _ = line_and_code(error)
         complain(f"rule {rule}: {line}")
