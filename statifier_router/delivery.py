@@ -28,12 +28,12 @@ from statifier_router.executor import Discarded, Execution, Executor
 from statifier_router.keeping import Keeper
 from statifier_router.merged_plan import MergedActs
 from statifier_router.outcomes import (
-    CreatedAndDelivered,
     Deferred,
-    Delivered,
     Dropped,
     Duplicate,
     Outcome,
+    known_created,
+    known_delivered,
 )
 from statifier_router.plain_plan import Acts, PlainActs
 from statifier_router.steps import Chart
@@ -253,8 +253,8 @@ def _step(d: _Delivering, execution: Execution, chart: Chart, *, is_new: bool) -
         if task.drops_unmatched:
             dropped = Dropped(task.binding_id, "unmatched_event", execution.id)
             return _Result(dropped, answer, after, stepped=True)
-    outcome = CreatedAndDelivered if is_new else Delivered
-    return _Result(outcome(task.binding_id, execution.id), execution=after, stepped=True)
+    outcome = known_created if is_new else known_delivered
+    return _Result(outcome(task.binding_id, execution.id), None, after, True)  # noqa: FBT003 - `stepped`
 
 
 def _finished(d: _Delivering, execution: Execution) -> _Result:

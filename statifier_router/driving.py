@@ -106,26 +106,28 @@ class Driving:
         act: Callable[[StepContext, Execution, Chart, Event], Stepped | Discarded] | None = None,
     ) -> Stepped | Discarded:
         """Step a locked (or just created) execution with one event. Raises `StepFailed`."""
-        own = self.input
-        outgoing = self.outgoing_for(self.frame, own)
+        own, frame = self.input, self.frame
+        outgoing = self.outgoing_for(frame, own)
         context = self._context(outgoing)
-        with ambient.stepping(self.frame, own.execution_id, (own.scope, own.document, own.key)):
-
-            def work() -> Stepped | Discarded:
-                return (act or self.executor.step)(context, execution, chart, event)
-
+        asked = act or self.executor.step
+        frame.stepping[own.execution_id] = (own.scope, own.document, own.key)
+        try:
             if self.keeps_unmatched and not isinstance(self.executor, SQLExecutor):
                 # A host's executor may have written what must leave no trace.
-                stepped = in_own_savepoint(self.frame, work, undo_when=_is_unmatched)
+                stepped = in_own_savepoint(
+                    frame, lambda: asked(context, execution, chart, event), undo_when=_is_unmatched
+                )
             else:
-                stepped = work()
-            if not isinstance(stepped, (Stepped, Discarded)):
+                stepped = asked(context, execution, chart, event)
+            if isinstance(stepped, Stepped):
+                self._settle(stepped, context, outgoing)
+            elif not isinstance(stepped, Discarded):
                 raise TypeError(
                     f"the executor's step answered {type(stepped).__name__}: "
                     "it must answer a Stepped or a Discarded"
                 )
-            if isinstance(stepped, Stepped):
-                self._settle(stepped, context, outgoing)
+        finally:
+            frame.stepping.pop(own.execution_id, None)
         return stepped
 
     def _settle(self, stepped: Stepped, context: StepContext, outgoing: Outgoing) -> None:

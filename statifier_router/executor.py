@@ -17,6 +17,7 @@ from statifier_router import dialect
 from statifier_router.jsontext import Json
 from statifier_router.messages import Event
 from statifier_router.steps import Chart, Effect, Step
+from statifier_router.values import unchecked
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -122,12 +123,15 @@ class StepContext:
         return f"{execution_id}:{revision}:{wave}:{index}:{driver}"
 
 
-@frozen
+@frozen(weakref_slot=False)
 class Stepped:
     """The execution as it stands after the step, and what the chart answered."""
 
     execution: Execution
     step: Step
+
+
+known_stepped = unchecked(Stepped)
 
 
 @frozen

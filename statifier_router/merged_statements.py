@@ -253,9 +253,14 @@ def _closed(schema: Schema, written: Any, inputs: list[Any], guarded: bool) -> P
         .from_select(["execution_id", "inserted_at", *names], row)
         .returning(literal_column("1").label("written"))
     )
+    nullable = ("execution_failure", "ledger_reason", *_rarely_given(len(inputs)))
     if not guarded:
-        return Prepared(recorded.add_cte(*inputs))
+        return Prepared(recorded.add_cte(*inputs), nullable=nullable)
     # COMMIT is already on its way behind it, so a step that wrote nothing has to fail by itself.
     closed = recorded.cte("closed")
     must = literal_column("1") / select(func.count()).select_from(closed).scalar_subquery()
-    return Prepared(select(must.label("written")).add_cte(*inputs))
+    return Prepared(select(must.label("written")).add_cte(*inputs), nullable=nullable)
+
+
+def _rarely_given(inputs: int) -> list[str]:
+    return [f"input_{at}_{name}" for at in range(inputs) for name in ("errors", "context", "details")]

@@ -12,6 +12,7 @@ from statifier_router.clock import as_utc
 from statifier_router.errors import MessageError
 from statifier_router.jsontext import Json, NotJson, copied, encode, plain, quoted
 from statifier_router.text import MESSAGE_ID_LIMIT, NAME_LIMIT, SEND_ID_LIMIT, checked
+from statifier_router.values import unchecked
 
 # Converters, typed as what a caller may hand over, so that a type checker sees a slip before they do.
 
@@ -85,7 +86,7 @@ def _context_text(name: str, value: object) -> str:
     return value
 
 
-@frozen
+@frozen(weakref_slot=False)
 class Event:
     """What a chart is handed: a name and data.
 
@@ -102,26 +103,17 @@ class Event:
     send_id: str | None = field(default=None, kw_only=True, converter=_send_id)
 
 
-_make = object.__new__
-# Past what makes the class frozen, and past the converters.
-_set_name, _set_data, _set_origin, _set_send_id = (
-    vars(Event)[name].__set__ for name in ("name", "data", "origin", "send_id")
-)
+_known_event = unchecked(Event)
 
 
 def known_event(name: str, data: Json, *, origin: str | None = None, send_id: str | None = None) -> Event:
     """An event of parts that were checked before. The data is taken as it is: no copy is made."""
-    event = _make(Event)
-    _set_name(event, name)
-    _set_data(event, data)
-    _set_origin(event, origin)
-    _set_send_id(event, send_id)
-    return event
+    return _known_event(name, data, origin, send_id)
 
 
 def copied_event(event: Event) -> Event:
     """The same event with data of its own, for whoever may change it."""
-    return known_event(event.name, copied(event.data), origin=event.origin, send_id=event.send_id)
+    return _known_event(event.name, copied(event.data), event.origin, event.send_id)
 
 
 @frozen
@@ -143,7 +135,7 @@ class Message:
     context: Mapping[str, str] = field(factory=dict, kw_only=True, converter=_context, repr=False)
 
 
-@frozen
+@frozen(weakref_slot=False)
 class Delivery:
     """What `deliver` delivers: one message seen by one binding. `data` is the projection."""
 
@@ -154,19 +146,12 @@ class Delivery:
     context: Mapping[str, str] = field(factory=dict, kw_only=True, converter=_context, repr=False)
 
 
-_DELIVERY = tuple(vars(Delivery)[name].__set__ for name in ("message_id", "scope", "now", "data", "context"))
+_known_delivery = unchecked(Delivery)
 
 
 def delivery_of(message: Message, now: datetime, projection: Json) -> Delivery:
     """The delivery of a message that was checked when it was made. The projection's values are its own."""
-    put_id, put_scope, put_now, put_data, put_context = _DELIVERY
-    made = _make(Delivery)
-    put_id(made, message.message_id)
-    put_scope(made, message.scope)
-    put_now(made, now)
-    put_data(made, projection)
-    put_context(made, message.context)
-    return made
+    return _known_delivery(message.message_id, message.scope, now, projection, message.context)
 
 
 def _event(value: Event) -> Event:

@@ -6,10 +6,12 @@ from typing import Literal
 
 from attrs import frozen
 
+from statifier_router.values import unchecked
+
 DropReason = Literal["no_execution", "finished", "unmatched_event", "deferral_full"]
 
 
-@frozen
+@frozen(weakref_slot=False)
 class CreatedAndDelivered:
     """The execution was created and stepped with the event."""
 
@@ -22,7 +24,7 @@ class CreatedAndDelivered:
         return "created_and_delivered"
 
 
-@frozen
+@frozen(weakref_slot=False)
 class Delivered:
     """An existing execution was stepped with the event."""
 
@@ -33,6 +35,11 @@ class Delivered:
     def recorded(self) -> str:
         """The ledger's spelling."""
         return "delivered"
+
+
+# Made by every delivery that ends well.
+known_delivered = unchecked(Delivered)
+known_created = unchecked(CreatedAndDelivered)
 
 
 @frozen

@@ -102,6 +102,9 @@ def deliver(
     check_config(config)
     task = tasks.of_binding(binding, key, delivery)
     refuse_inside_route()
+    if config.around_delivery is None:
+        return _perform(config, task, connection, savepoint=False)
+    # Before anything of the host's runs.
     joinable(config, connection)
     return around(config, task.scope, "deliver", partial(_perform, config, task, connection, savepoint=False))
 

@@ -11,6 +11,7 @@ from attrs import field, frozen
 
 from statifier_router.jsontext import Json
 from statifier_router.messages import Event
+from statifier_router.values import unchecked
 
 StepOutcome = Literal["moved", "refused", "ignored", "unknown", "failed"]
 StepStatus = Literal["active", "completed", "failed"]
@@ -61,7 +62,7 @@ def _effects(values: Iterable[Effect]) -> tuple[Effect, ...]:
     return tuple(values)
 
 
-@frozen
+@frozen(weakref_slot=False)
 class Step:
     """A chart's answer to being created, or to one event.
 
@@ -79,35 +80,8 @@ class Step:
     errors: tuple[str, ...] = field(default=(), kw_only=True, converter=_texts)
 
 
-_make = object.__new__
-# Past what makes the class frozen, and past the converters.
-_PARTS = tuple(
-    vars(Step)[name].__set__
-    for name in ("position", "outcome", "active", "status", "donedata", "effects", "errors")
-)
-
-
-def known_step(
-    position: Json,
-    *,
-    outcome: StepOutcome,
-    active: tuple[str, ...],
-    status: StepStatus,
-    donedata: Json | NoData,
-    effects: tuple[Effect, ...],
-    errors: tuple[str, ...],
-) -> Step:
-    """A step of parts that are tuples already."""
-    put_position, put_outcome, put_active, put_status, put_donedata, put_effects, put_errors = _PARTS
-    step = _make(Step)
-    put_position(step, position)
-    put_outcome(step, outcome)
-    put_active(step, active)
-    put_status(step, status)
-    put_donedata(step, donedata)
-    put_effects(step, effects)
-    put_errors(step, errors)
-    return step
+# A step of parts that are tuples already.
+known_step = unchecked(Step)
 
 
 @runtime_checkable

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -606,11 +607,11 @@ def test_one_bridge_a_call(awaited, monkeypatch, call):
 
 
 def test_it_waits_for_the_server_no_oftener(postgresql, make_config):
-    """A delivery takes as many turns of the server as the plain door's."""
+    """A delivery takes as many turns of the server as the plain door's, whatever its parameters' numbers."""
     twin = make_config(postgresql, charts=charts.registry(parcel=charts.obedient()))
 
     def seen_by(proxy):
-        return [statement.sql for statement in proxy.statements], proxy.turns
+        return [re.sub(r"\$\d+", "$", statement.sql) for statement in proxy.statements], proxy.turns
 
     async def main(proxy):
         engine = aio.create_engine(proxy.url, pool_size=1, max_overflow=0)

@@ -73,7 +73,7 @@ def restore_busy_timeout(connection: Link) -> None:
 
 
 def _busy_timeout(connection: Link, milliseconds: int) -> None:
-    info = connection.info
+    info = connection.connection.info
     if info.get(BUSY_TIMEOUT) != milliseconds:
         # Not the driver's own connection: that of an asynchronous driver would have to be awaited.
         opened: Any = connection.connection.dbapi_connection
@@ -81,6 +81,7 @@ def _busy_timeout(connection: Link, milliseconds: int) -> None:
         info[BUSY_TIMEOUT] = milliseconds
 
 
+@lru_cache(maxsize=16)
 def _milliseconds(timeout: timedelta) -> int:
     # Both databases keep it in a signed 32-bit integer.
     return min(max(-(-timeout // timedelta(milliseconds=1)), 1), 2**31 - 1)

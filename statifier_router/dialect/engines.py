@@ -176,7 +176,7 @@ def begins_here(engine: Engine) -> bool:
     heard: Any = engine.dispatch
     if heard.engine_connect or heard.commit or heard.rollback:
         return False
-    return all(listener is _sqlite_on_begin for listener in heard.begin)
+    return list(heard.begin) in ([], [_sqlite_on_begin])
 
 
 def reader_options(engine: Engine) -> Engine:

@@ -7,6 +7,7 @@ or an `echo`, it is made at once. The pool's own events, its limits and its rese
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
@@ -260,6 +261,7 @@ def has_ended(connection: Link) -> bool:
     return bool(held.pgconn.transaction_status == _IDLE)
 
 
+@cache
 def _wire() -> Any:
     # Not where there is no libpq.
     from statifier_router.dialect import wire

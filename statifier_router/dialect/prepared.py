@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 
+# What SQLite's driver takes, and is nothing else to us.
+_AS_THEY_ARE = frozenset({str, int, type(None)})
+
 
 @frozen(eq=False)
 class Prepared:
@@ -36,6 +40,8 @@ class Prepared:
     statement: Executable
     # The names of result columns that hold instants.
     instants: tuple[str, ...] = ()
+    # The names of text parameters that are null more often than not.
+    nullable: tuple[str, ...] = ()
     _texts: dict[tuple[str, bool], _Text] = field(factory=dict, init=False, repr=False)
 
     def rows(self, connection: Link, values: Mapping[str, Any]) -> list[Row]:
@@ -151,6 +157,8 @@ class _Text:
     # The same past the cursor, with psycopg: its module, which is not imported for SQLite, and its text.
     wire: ModuleType | Any = None
     sendable: Sendable | Any = None
+    # Whether the driver's connection executes by itself, with a cursor of its own making.
+    direct: bool = False
 
     def told(self, rows: list[Row]) -> list[Row]:
         """The rows with their instants in UTC."""
@@ -161,6 +169,12 @@ class _Text:
 
 def _executed(connection: Link, text: _Text, values: Mapping[str, Any]) -> Any:
     dialect = connection.dialect
+    if text.direct:
+        opened: Any = connection.connection.dbapi_connection
+        try:
+            return opened.execute(text.sql, text.bind(values))
+        except dialect.loaded_dbapi.Error as error:
+            raise wrapped(connection, text.sql, error) from error
     cursor = connection.connection.cursor()
     try:
         cursor.execute(text.sql, text.bind(values))
@@ -185,22 +199,29 @@ def _compile(prepared: Prepared, dialect: Any) -> _Text:
     if dialect.name == "sqlite":
         order = tuple(compiled.positiontup or ())
 
-        def positional(values: Mapping[str, Any]) -> tuple[Any, ...]:
-            return tuple(_stored(values[name]) for name in order)
+        def positional(values: Mapping[str, Any]) -> list[Any]:
+            picked = [values[name] for name in order]
+            return [value if type(value) in _AS_THEY_ARE else _stored(value) for value in picked]
 
-        return _Text(str(compiled), positional, instants)
+        return _Text(str(compiled), positional, instants, direct=not dialect.is_async)
     sql = str(compiled)
     if dialect.is_async:
         return _Text(sql, lambda values: values, instants)
     from statifier_router.dialect import wire
 
-    return _Text(sql, lambda values: values, instants, wire, wire.Sendable.of(sql))
+    return _Text(sql, lambda values: values, instants, wire, wire.Sendable.of(sql, prepared.nullable))
 
 
 def _stored(value: Any) -> Any:
     if isinstance(value, datetime):
-        return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+        # Remembered by the instant alone, which in a zone with summer time is not all that tells two apart.
+        return _utc_text(value if value.tzinfo is UTC else value.astimezone(UTC))
     return value
+
+
+@lru_cache(maxsize=64)
+def _utc_text(instant: datetime) -> str:
+    return instant.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def _with_instants(row: Row, places: tuple[int, ...]) -> Row:

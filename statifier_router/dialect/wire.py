@@ -9,7 +9,7 @@ rule of what is prepared when.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
 from struct import Struct
@@ -51,6 +51,8 @@ _PLACEHOLDER = re.compile(rf"%\((\w+)\)s((?:{'|'.join([_INSTANT, *sorted(_TEXTS)
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _eight_bytes = Struct(">q").pack
 
+_CURSOR = psycopg.Cursor
+
 # Where a pooled connection keeps what reads the rows of each statement.
 _READERS = "statifier_router_readers"
 
@@ -59,17 +61,18 @@ _READERS = "statifier_router_readers"
 class Sendable:
     """One statement as libpq takes it: numbered parameters, and the names that they had.
 
-    `query` and `types` are what psycopg's registry of prepared statements knows it by. The types of the
-    parameters are inferred from the text.
+    The texts among them come first, then texts that are often null, then instants, then what may be
+    anything. `query` and `types` are what psycopg's registry of prepared statements knows it by. The types
+    of the parameters are inferred from the text.
     """
 
     query: bytes
-    names: tuple[str, ...]
-    # The places of instants, and of what else may be no text.
-    instants: tuple[int, ...]
-    others: tuple[int, ...]
-    formats: tuple[Format, ...]
+    texts: tuple[str, ...]
+    nullable: tuple[str, ...]
+    instants: tuple[str, ...]
+    others: tuple[str, ...]
     types: tuple[int, ...] = ()
+    formats: tuple[Format, ...] = field(init=False)
     # As the registry spells it.
     key: tuple[bytes, tuple[int, ...]] = field(init=False)
     _pick: Callable[[Mapping[str, Any]], tuple[Any, ...]] = field(init=False)
@@ -77,15 +80,19 @@ class Sendable:
     def __attrs_post_init__(self) -> None:
         derive = object.__setattr__
         derive(self, "key", (self.query, self.types))
+        before = (_TEXT,) * len(self.texts + self.nullable)
+        derive(self, "formats", before + (_BINARY,) * len(self.instants) + (_TEXT,) * len(self.others))
         # Of a single name it would answer no tuple.
-        derive(self, "_pick", itemgetter(*self.names) if len(self.names) > 1 else self._picked)
+        derive(self, "_pick", itemgetter(*self.texts) if len(self.texts) > 1 else self._picked)
 
     def _picked(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        return tuple([values[name] for name in self.names])
+        return tuple([values[name] for name in self.texts])
 
     @classmethod
-    def of(cls, pyformat: str) -> Sendable:
+    def of(cls, pyformat: str, nullable: Collection[str] = ()) -> Sendable:
         """Of a text with `%(name)s::TYPE` in it, as SQLAlchemy writes it for psycopg.
+
+        What is `nullable` is quicker to send as null, and slower as anything else.
 
         >>> Sendable.of("SELECT %(a)s::TEXT, %(b)s::TEXT, %(a)s::TEXT, 7 %% 2").query
         b'SELECT $1::TEXT, $2::TEXT, $1::TEXT, 7 % 2'
@@ -93,48 +100,77 @@ class Sendable:
         ()
         """
         casts: dict[str, str] = {}
+        for name, cast in _PLACEHOLDER.findall(pyformat):
+            if name:
+                casts[name] = cast or casts.get(name, "")
+        texts = [name for name, cast in casts.items() if cast in _TEXTS]
+        sure = tuple(name for name in texts if name not in nullable)
+        rare = tuple(name for name in texts if name in nullable)
+        instants = tuple(name for name, cast in casts.items() if cast == _INSTANT)
+        others = tuple(name for name in casts if name not in texts and name not in instants)
+        numbers = {name: at for at, name in enumerate([*sure, *rare, *instants, *others], 1)}
 
         def numbered(found: re.Match[str]) -> str:
             name, cast = found.groups()
-            if name is None:
-                return "%"
-            casts[name] = cast or casts.get(name, "")
-            return f"${list(casts).index(name) + 1}{cast or ''}"
+            return "%" if name is None else f"${numbers[name]}{cast or ''}"
 
         query = _PLACEHOLDER.sub(numbered, pyformat).encode()
-        order = list(casts.values())
-        instants = tuple(at for at, cast in enumerate(order) if cast == _INSTANT)
-        return cls(
-            query,
-            tuple(casts),
-            instants,
-            tuple(at for at, cast in enumerate(order) if cast not in _TEXTS and cast != _INSTANT),
-            tuple(_BINARY if at in instants else _TEXT for at in range(len(order))),
-        )
+        return cls(query, sure, rare, instants, others)
 
     def encoded(self, values: Mapping[str, Any]) -> list[bytes | None] | None:
         """The parameters, each in its format; None where only the cursor knows how to send one."""
-        picked = self._pick(values)
-        if "\x00" in "".join([value for value in picked if type(value) is str]):
-            # libpq would send what stands before it.
-            raise psycopg.DataError("PostgreSQL text cannot hold NUL")
-        parameters: list[Any] = [value.encode() if type(value) is str else value for value in picked]
-        for at in self.instants:
-            value = picked[at]
-            if type(value) is datetime:
-                since = value - _EPOCH
-                parameters[at] = _eight_bytes(
-                    (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-                )
-            elif value is not None:
-                return None
-        for at in self.others:
-            value = picked[at]
-            if type(value) is int:
-                parameters[at] = b"%d" % value
-            elif value is not None and type(value) is not str:
-                return None
+        try:
+            parameters = self._texts_of(values) if self.texts else []
+            for name in self.nullable:
+                value = values[name]
+                parameters.append(None if value is None else _text(value))
+            for name in self.instants:
+                value = values[name]
+                parameters.append(None if value is None else _instant(value))
+            for name in self.others:
+                value = values[name]
+                parameters.append(b"%d" % value if type(value) is int else _text(value))
+        except _Other:
+            return None
         return parameters
+
+    def _texts_of(self, values: Mapping[str, Any]) -> list[bytes | None]:
+        picked = self._pick(values)
+        parameters: list[bytes | None]
+        try:
+            # All at once. No text that is sent holds NUL, so that it parts them again.
+            parameters = [*"\x00".join(picked).encode().split(b"\x00")]
+        except TypeError:
+            return [_text(value) for value in picked]
+        if len(parameters) != len(picked):
+            raise _nul()
+        return parameters
+
+
+class _Other(Exception):
+    """A value of a type that psycopg's adapters are for."""
+
+
+def _text(value: Any) -> bytes | None:
+    if type(value) is not str:
+        if value is None:
+            return None
+        raise _Other
+    if "\x00" in value:
+        raise _nul()
+    return value.encode()
+
+
+def _instant(value: Any) -> bytes:
+    if type(value) is not datetime:
+        raise _Other
+    since = value - _EPOCH
+    return _eight_bytes((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
+
+
+def _nul() -> psycopg.DataError:
+    # libpq would send what stands before it.
+    return psycopg.DataError("PostgreSQL text cannot hold NUL")
 
 
 def fetched(
@@ -225,7 +261,7 @@ def _carries(driver: psycopg.Connection[Any], *, in_transaction: bool) -> bool:
     pgconn = driver.pgconn
     return (
         _SHOULD is not None
-        and driver.cursor_factory is psycopg.Cursor
+        and driver.cursor_factory is _CURSOR
         and (not in_transaction or pgconn.transaction_status == _IN_TRANSACTION)
         and not pgconn.pipeline_status
         and pgconn.parameter_status(b"client_encoding") == b"UTF8"

@@ -24,6 +24,7 @@ from statifier_router.executor import (
     KeyedEffect,
     StepContext,
     Stepped,
+    known_stepped,
 )
 from statifier_router.interpreters.answers import checked_step
 from statifier_router.jsontext import Json, plain
@@ -125,7 +126,7 @@ class SQLExecutor:
         _journal(context).move(execution, after, [heard, *reentries], moved=moved)
         # The outcome is the event's own; where the execution ended is told by the last step.
         told = step if step.outcome == answer.outcome else attrs.evolve(step, outcome=answer.outcome)
-        return Stepped(after, told)
+        return known_stepped(after, told)
 
 
 def identity(context: StepContext, execution_id: str) -> Json:
@@ -196,6 +197,8 @@ def _hand_on(
     Answers the last step, the input rows of what was heard, and what an ended chart no longer heard.
     """
     refuse_ended(context.link)
+    if not answer.effects:
+        return answer, [], ()
     refusals = _hand_on_wave(context, execution_id, revision, answer, wave=0)
     step = answer
     reentries: list[NewInput] = []
@@ -236,8 +239,6 @@ def _hand_on_wave(
     context: StepContext, execution_id: str, revision: int, step: Step, *, wave: int, first: int = 0
 ) -> list[tuple[Send, EffectRefused]]:
     refusals: list[tuple[Send, EffectRefused]] = []
-    if not step.effects:
-        return refusals
     for index, effect in enumerate(step.effects, start=first):
         key = context.effect_key(execution_id, revision, wave, index)
         refused = context.effects(KeyedEffect(effect, key, index, wave))

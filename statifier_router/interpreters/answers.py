@@ -37,12 +37,12 @@ def checked_step(answer: object, *, before: Json, created: bool) -> Step:
         checked(name, "a name in active", BadAnswer, limit=KEY_LIMIT)
     return known_step(
         before if keeps else _json(answer.position, "position"),
-        outcome=answer.outcome,
-        active=answer.active,
-        status=answer.status,
-        donedata=NO_DATA if answer.donedata is NO_DATA else _json(answer.donedata, "donedata"),
-        effects=tuple([checked_effect(effect) for effect in answer.effects]),
-        errors=tuple([error_text(error) for error in answer.errors]),
+        answer.outcome,
+        answer.active,
+        answer.status,
+        NO_DATA if answer.donedata is NO_DATA else _json(answer.donedata, "donedata"),
+        tuple([checked_effect(effect) for effect in answer.effects]) if answer.effects else (),
+        tuple([error_text(error) for error in answer.errors]) if answer.errors else (),
     )
 
 
