@@ -7,9 +7,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, insert, select, true
+from sqlalchemy import Select, Text, bindparam, cast, insert, literal_column, select, true
 
 from statifier_router.arrays import column_types, given_rows
+from statifier_router.columns import BIG
 from statifier_router.committed import after, below
 from statifier_router.dialect import Link, Prepared
 from statifier_router.jsontext import Json, digest, encode
@@ -68,8 +69,24 @@ def newest(schema: Schema) -> Select[Any]:
         select(table)
         .where(table.c.entity == bindparam("of_entity"), table.c.source_id == bindparam("of_source_id"))
         .order_by(table.c.seq.desc())
-        .limit(1)
+        .limit(literal_column("1"))
     )
+
+
+# The columns of `newest_one`, in order.
+NEWEST = ("source_id", "signal", "data", "deleted", "xid", "seq")
+
+
+@lru_cache
+def newest_one(schema: Schema) -> Prepared:
+    """The same in the columns `NEWEST`, for the driver: every value but `deleted` as Python has it."""
+    table = schema.changes
+    columns: list[Any] = [table.c[name] for name in NEWEST]
+    # No driver reads the type itself.
+    columns[NEWEST.index("xid")] = cast(cast(table.c.xid, Text()), BIG).label("xid")
+    # Without one the dialect of SQLite adds it, as a parameter.
+    from_the_first: Any = literal_column("0")
+    return Prepared(newest(schema).with_only_columns(*columns).offset(from_the_first))
 
 
 @lru_cache

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 from sqlalchemy import Connection
 
-from statifier_router.dialect import Link, in_full, trouble_of
+from statifier_router.dialect import Link, in_full
 from statifier_router.runs import (
     breaker,
     chain_rows,
@@ -40,7 +40,7 @@ from statifier_router.runs.heard import Answered, Asked, Heard, Pinging
 from statifier_router.runs.leases import Facts, LeaseLost, Taken
 from statifier_router.runs.pages import Page
 from statifier_router.runs.progress import Counters
-from statifier_router.runs.visits import Opened
+from statifier_router.runs.visits import Opened, Standing
 from statifier_router.runs.writers import has_verb
 
 if TYPE_CHECKING:
@@ -97,6 +97,10 @@ class Job:
     counters: Counters
     stopping: Stopping
     in_hand: InHand = field(factory=InHand, init=False)
+    # Within a transaction: what was asked of the next record, with the outcome of the one before it.
+    ahead: Standing | None = field(default=None, init=False)
+    # Whether an outcome is written with nothing beside it.
+    alone: bool = field(default=False, init=False)
     _beaten_at: datetime = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -159,9 +163,10 @@ class Job:
         except LeaseLost:
             raise
         except Exception as error:
-            if heard is not None and (recorded or trouble_of(error) is not None):
-                # The way to the next call spoiled the transaction, which undid the outcome too; or the
-                # connection was lost, which is no reason to call again.
+            if heard is not None and (recorded or not isinstance(error, RuleFault)):
+                # The way to the next call, of which a part travels with the outcome, spoiled the
+                # transaction and undid the outcome too; or the connection was lost, which is no reason to
+                # call again.
                 self.counters, at_fault = counters, self.in_hand.source_id
                 self._record_alone(page, heard)
                 self.in_hand.source_id = at_fault
@@ -193,7 +198,7 @@ class Job:
 
         Where it does not, a late answer goes to the audit table, and `LeaseLost` is raised.
         """
-        config = self.outbound.config
+        config, self.ahead = self.outbound.config, None
         with owning(config) as connection:
             now = config.now()
             facts = leases.fenced(connection, self.outbound, self.taken, now)
@@ -212,6 +217,7 @@ class Job:
             self._beaten_at = now
 
     def _record_alone(self, page: Page, heard: Heard) -> None:
+        self.alone = True
         with self.owned(heard) as (connection, facts, now):
             if not self._is_written(connection, heard):
                 recording.record(self, connection, page, heard, facts.breaker, now)
@@ -240,7 +246,8 @@ class Job:
         end = halting.halted(self, facts, target, now)
         while end is None and (candidate := page.current) is not None:
             self.in_hand.source_id = candidate.source_id
-            view = visits.look(connection, schema, self.rule, self.writer, page, candidate)
+            view = visits.look(connection, schema, self.rule, self.writer, page, candidate, self.ahead)
+            self.ahead = None
             decision = deciding.decide(view)
             if isinstance(decision, Call):
                 if halting.is_late(self, now) or self.stopping():

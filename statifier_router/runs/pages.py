@@ -64,6 +64,12 @@ class Page:
         self.begun = self.looked_up = False
 
     @property
+    def follower(self) -> Candidate | None:
+        """The one whose turn comes after the one in hand."""
+        rest = (self.candidates[at] for at in range(self.index + 1, len(self.candidates)))
+        return next((each for each in rest if not each.passed_over), None)
+
+    @property
     def position(self) -> Position:
         """Up to where everything is concluded; None where nothing is, and in a drain.
 

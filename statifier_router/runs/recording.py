@@ -48,7 +48,16 @@ def settle(job: Job, connection: Link, page: Page, heard: Answered, now: datetim
     not_before = job.taken.chain.due_before + _A_MOMENT
     settled = settling.after(opened.view, opened.call, answer, now=now, not_before=not_before)
     landed = isinstance(answer, Landed)
-    visits.write(connection, job.outbound.config.schema, opened.view, settled, now, landed=landed)
+    follower = None if settled.goes_on or job.alone else page.follower
+    job.ahead = visits.write(
+        connection,
+        job.outbound.config.schema,
+        opened.view,
+        settled,
+        now,
+        landed=landed,
+        follower=None if follower is None else follower.source_id,
+    )
     job.counters = job.counters.after(settled)
     if opened.call.verb != "lookup" and not isinstance(answer, Unclassifiable):
         job.counters = job.counters.heard(heard.fault)

@@ -12,6 +12,7 @@ from attrs import Attribute, field, frozen
 
 from statifier_router import change_table, dialect, outbox
 from statifier_router.committed import START, held_back, horizon
+from statifier_router.dialect import Prepared, Row
 from statifier_router.errors import ConfigError
 from statifier_router.jsontext import Json, canonical, decode
 from statifier_router.paging import chunks
@@ -21,6 +22,8 @@ from statifier_router.text import NAME_LIMIT, checked
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+
+    from statifier_router.schema import Schema
 
 # Rows that are read at once where versions of one record crowd a page.
 _MOST = 5_000
@@ -99,6 +102,31 @@ class Changes:
     def held_back(self, connection: Connection, record: Record) -> str | None:
         """Why a scan does not hand over this version yet; None where it does."""
         return _held_back(connection, record)
+
+
+def asked_of(source: object, schema: Schema, source_id: str) -> tuple[Prepared, dict[str, Any]] | None:
+    """The statement by which this source loads one record, to be sent with others; None for a host's own.
+
+    A class that is made from one of ours may load otherwise.
+    """
+    if type(source) is not Changes:
+        return None
+    return change_table.newest_one(schema), {"of_entity": source.entity, "of_source_id": source_id}
+
+
+def answered(source_id: str, rows: Sequence[Row]) -> dict[str, Record | None]:
+    """What that statement answered, as `load` answers."""
+    if not rows:
+        return {source_id: None}
+    _, signal, data, deleted, xid, seq = rows[0]
+    record = Record(
+        source_id=source_id,
+        signal=signal,
+        position=(xid, seq),
+        payload=None if data is None else decode(data),
+        deleted=bool(deleted),
+    )
+    return {source_id: record}
 
 
 def _records(held: Mapping[str, tuple[Any, Any]]) -> list[Record]:

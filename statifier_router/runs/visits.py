@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,9 @@ from attrs import frozen
 from sqlalchemy.exc import IntegrityError
 
 from statifier_router import dialect
-from statifier_router.dialect import Link, in_full, is_unique_violation
+from statifier_router.dialect import Link, Prepared, in_full, is_unique_violation, together
 from statifier_router.jsontext import encode
-from statifier_router.runs import checking, record_rows
+from statifier_router.runs import checking, record_rows, sources
 from statifier_router.runs.bracket import run_last
 from statifier_router.runs.deciding import Call, Operation, Row, View
 from statifier_router.runs.faults import LedgerRowAppeared
@@ -22,6 +23,7 @@ from statifier_router.runs.writers import has_verb, traits_of
 if TYPE_CHECKING:
     from statifier_router.runs.leases import Taken
     from statifier_router.runs.pages import Candidate, Page
+    from statifier_router.runs.records import Record
     from statifier_router.runs.rules import Rule
     from statifier_router.schema import Schema
 
@@ -34,16 +36,54 @@ class Opened:
     call: Call
 
 
-def look(connection: Link, schema: Schema, rule: Rule, writer: Any, page: Page, candidate: Candidate) -> View:
+@frozen(kw_only=True)
+class Standing:
+    """How a record stands, and what its source answered; None where that has to be asked for itself."""
+
+    source_id: str
+    row: Row | None
+    operation: Operation | None
+    loaded: Mapping[str, Record | None] | None
+
+
+def _asked(schema: Schema, rule: Rule, source_id: str) -> list[tuple[Prepared, dict[str, Any]]]:
+    """What is asked of one record, in one wait."""
+    own = sources.asked_of(rule.source, schema, source_id)
+    of_record = {"of_rule": rule.name, "of_source_id": source_id}
+    return [(record_rows.with_operation(schema), of_record), *(() if own is None else (own,))]
+
+
+def _stood(source_id: str, told: Sequence[tuple[Sequence[Any], int]]) -> Standing:
+    """The answers to `_asked`."""
+    row, operation = _read(told[0][0][0])
+    loaded = sources.answered(source_id, told[1][0]) if len(told) > 1 else None
+    return Standing(source_id=source_id, row=row, operation=operation, loaded=loaded)
+
+
+def look(
+    connection: Link,
+    schema: Schema,
+    rule: Rule,
+    writer: Any,
+    page: Page,
+    candidate: Candidate,
+    ahead: Standing | None = None,
+) -> View:
     """All that is known of the candidate; its newest version is read here, signal and payload at once.
+
+    `ahead` is what was asked in this transaction already, with the outcome of the record before it.
 
     Raises `ImpossibleCandidate` for a record that the source should never have handed over, and
     `LedgerRowAppeared` where there is a row that nobody knew of.
     """
     source_id = candidate.source_id
-    answer = rule.source.load(in_full(connection), [source_id])
+    if ahead is None or ahead.source_id != source_id:
+        ahead = _stood(source_id, together(connection, _asked(schema, rule, source_id)))
+    answer: object = ahead.loaded
+    if answer is None:
+        answer = rule.source.load(in_full(connection), [source_id])
     record = checking.loaded(rule, source_id, answer)
-    row, operation = standing(connection, schema, rule, source_id)
+    row, operation = ahead.row, ahead.operation
     _check_row(rule, page, candidate, row, operation)
     return View(
         rule=rule,
@@ -66,6 +106,10 @@ def standing(
     values = {"of_rule": rule.name, "of_source_id": source_id}
     found = record_rows.with_operation(schema).first(connection, values)
     assert found is not None
+    return _read(found)
+
+
+def _read(found: tuple[Any, ...]) -> tuple[Row | None, Operation | None]:
     of_row = dict(zip(record_rows.OF_RECORD, found, strict=False))
     of_operation = dict(zip(record_rows.OF_OPERATION, found[len(of_row) :], strict=True))
     row = None if of_row["status"] is None else Row(**of_row)
@@ -139,23 +183,38 @@ def open_call(
 
 
 def write(
-    connection: Link, schema: Schema, view: View, settled: Settled, now: datetime, *, landed: bool
-) -> None:
+    connection: Link,
+    schema: Schema,
+    view: View,
+    settled: Settled,
+    now: datetime,
+    *,
+    landed: bool,
+    follower: str | None = None,
+) -> Standing | None:
     """Write what became of the record, and whether its operation is in doubt.
 
     The row of an operation that is settled is left to `settle`. An operator may have changed the row
     during the call: then it stays as they left it, unless the call landed (`landed`). Raises
     `LedgerRowAppeared` where a row is there that was not before.
+
+    `follower` is the record whose turn comes next: it is asked for in the same wait, and answered; None
+    where there was no wait.
     """
+    ahead: Standing | None = None
     of_record = {"of_rule": view.rule.name, "of_source_id": view.source_id}
     version = None if view.row is None else view.row.row_version
     if settled.outcome is not None:
         values = of_record | settled.outcome.values | {"now": now}
-        version = _write_row(connection, schema, view, values, version, landed=landed)
+        asked = [] if follower is None else _asked(schema, view.rule, follower)
+        version, told = _write_row(connection, schema, view, values, version, landed=landed, asked=asked)
+        if follower is not None:
+            ahead = _stood(follower, told)
     if settled.operation == "in_doubt":
         in_full(connection).execute(
             record_rows.keep_in_doubt(schema), of_record | {"to_row_version": version}
         )
+    return ahead
 
 
 def settle(connection: Link, schema: Schema, rule: Rule, source_id: str) -> None:
@@ -171,22 +230,26 @@ def _write_row(
     version: int | None,
     *,
     landed: bool,
-) -> int:
+    asked: Sequence[tuple[Prepared, dict[str, Any]]] = (),
+) -> tuple[int, list[tuple[list[Any], int]]]:
+    """Answers the version that the row has then, and what was `asked` with it."""
     if version is None:
         try:
-            record_rows.insert_record(schema).count(connection, values)
+            _, *told = together(connection, [(record_rows.insert_record(schema), values), *asked])
         except IntegrityError as error:
             if not is_unique_violation(error, f"{schema.tables.prefix}records_pk"):
                 raise
             raise LedgerRowAppeared(rule=view.rule.name, source_id=view.source_id) from error
-        return 1
+        return 1, told
     update = record_rows.update_record(schema)
-    if update.count(connection, values | {"of_version": version}):
-        return version + 1
+    (_, count), *told = together(connection, [(update, values | {"of_version": version}), *asked])
+    if count:
+        return version + 1, told
     row, _ = standing(connection, schema, view.rule, view.source_id)
     if row is None:
-        return _write_row(connection, schema, view, values, None, landed=landed)
+        version, _ = _write_row(connection, schema, view, values, None, landed=landed)
+        return version, told
     if landed:
         update.count(connection, values | {"of_version": row.row_version})
-        return row.row_version + 1
-    return row.row_version
+        return row.row_version + 1, told
+    return row.row_version, told
