@@ -1014,6 +1014,26 @@ def test_a_dead_chain_is_cancelled_first(runs):
     assert one.outbound.run_chain(new) is ChainEnd.COMPLETED
 
 
+def test_a_chain_from_a_clock_that_was_put_back_is_dead(runs):
+    """A sign from the future is no sign: nobody waits until the clock has come there again."""
+    one = runs()
+    one.source.fill(2)
+    one.clock.advance(timedelta(hours=3))
+    old = one.begin()
+    one.clock.set(one.clock() - timedelta(hours=3))
+    (status,) = one.outbound.rules()
+    assert (status.state, "ahead of the clock" in status.advice) == ("stalled", True)
+    assert [found.kind for found in one.outbound.doctor()] == ["dead_chain"]
+    (new,) = one.outbound.tick()
+    assert one.outbound.run_job(old) is ENDED
+    assert one.outbound.run_chain(new) is ChainEnd.COMPLETED
+    one.clock.advance(timedelta(seconds=180))
+    near = one.begin()
+    one.clock.set(one.clock() - timedelta(seconds=180))
+    assert one.outbound.tick() == []
+    assert one.outbound.run_chain(near) is ChainEnd.COMPLETED
+
+
 def test_a_paused_rule(runs):
     """Trap 14: no chain begins; one that runs ends after the record in hand."""
     one = runs()

@@ -347,6 +347,21 @@ def test_a_source_that_fails(at):
     assert reason(at, "P2") == "exhausted"
 
 
+@pytest.mark.parametrize("hook", ["held_back", "rewound"])
+def test_a_source_whose_hook_fails(at, hook):
+    """What a host's own source raises never keeps the question why from its answer."""
+
+    def broken(*_):
+        raise OSError("no such view")
+
+    at.shelf.put("P1")
+    run(at)
+    at.shelf.put("P1", "v2")
+    setattr(at.shelf, hook, broken)
+    found = why(at)
+    assert found.reason == ("source_failed" if hook == "held_back" else "newer_version")
+
+
 def test_a_source_that_answers_nonsense(at):
     """What a source answers is never taken on trust, not even by the question why."""
     at.shelf.kept["P1"] = "nonsense"

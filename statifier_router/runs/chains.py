@@ -84,8 +84,18 @@ def _start(connection: Connection, outbound: Outbound, rule: Rule, now: datetime
 
 
 def is_dead(heartbeat_at: datetime, now: datetime, lease: timedelta) -> bool:
-    """Whether a chain that is not over has given no sign for so long that nobody waits for it."""
-    return heartbeat_at + DEAD_AFTER * lease < now
+    """Whether a chain that is not over has given no sign for so long that nobody waits for it.
+
+    A sign from as far ahead is of a clock that was put back since: who waited for that instant to come
+    would wait as long as the clock was wrong.
+    """
+    return abs(now - heartbeat_at) > DEAD_AFTER * lease
+
+
+def last_sign(heartbeat_at: datetime, now: datetime) -> str:
+    """How a dead chain's last sign is told of."""
+    at = f"{heartbeat_at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"no sign since {at}" if heartbeat_at <= now else f"its last sign at {at}, ahead of the clock"
 
 
 def _cancel(connection: Connection, config: Config, rule: Rule, chain: Any, now: datetime) -> None:
@@ -102,7 +112,9 @@ def _cancel(connection: Connection, config: Config, rule: Rule, chain: Any, now:
         ChainEnd.CANCELLED,
         now,
         source_id=called_last,
-        text="it gave no sign of life for two leases, and the next chain took its place",
+        text="it gave no sign of life for two leases, and the next chain took its place"
+        if chain.heartbeat_at <= now
+        else "its last sign of life is ahead of the clock, and the next chain took its place",
     )
     log.warning(
         "dead chain cancelled",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from statifier_router.runs import asking, horizon
 from statifier_router.runs import asking_statements as statements
 from statifier_router.runs.bracket import reading
-from statifier_router.runs.chains import DEAD_AFTER, is_dead
+from statifier_router.runs.chains import is_dead, last_sign
 from statifier_router.runs.findings import Finding
 from statifier_router.runs.standing import RuleStatus
 from statifier_router.runs.states import command
@@ -73,7 +73,7 @@ def _chain(outbound: Outbound, status: RuleStatus, now: datetime) -> Iterator[Fi
     if chain is not None and is_dead(chain.heartbeat_at, now, outbound.lease):
         text = (
             f"the run of rule {status.name!r} that began at {chain.started_at:%Y-%m-%d %H:%M:%S} UTC has "
-            f"given no sign for {DEAD_AFTER} leases"
+            f"given {last_sign(chain.heartbeat_at, now)}"
         )
         yield _problem("dead_chain", status, text, f"the next tick cancels it: {command('tick')}")
     if chain is not None or status.paused or not status.known_here:

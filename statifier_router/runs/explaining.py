@@ -41,10 +41,11 @@ def _case(outbound: Outbound, connection: Connection, name: str, source_id: str)
     row = connection.execute(statements.record(schema), of_record).mappings().one_or_none()
     operation = connection.execute(statements.operation(schema), of_record).mappings().one_or_none()
     seen = _seen(outbound, connection, rule)
-    newest, problem = None, None
+    newest, problem, held_back = None, None, None
     if seen.known is not None:
         try:
             newest = _loaded(seen.known, connection, source_id)
+            held_back = _held_back(connection, seen.known, newest)
         except Exception as error:
             # A host's own source: the rule meets it too, and the record's row tells all the same.
             problem = told(error)
@@ -58,7 +59,7 @@ def _case(outbound: Outbound, connection: Connection, name: str, source_id: str)
         asked=seen.known is not None and problem is None,
         newest=newest,
         problem=problem,
-        held_back=_held_back(connection, seen.known, newest),
+        held_back=held_back,
         behind_cursor=_behind(rule["cursor"], seen.known, newest),
     )
 
@@ -116,7 +117,8 @@ def _behind(cursor: str | None, known: Rule | None, newest: Record | None) -> bo
         if callable(rewound):
             begins = rewound(begins)
         return not positions.is_after(newest.position, begins)
-    except TypeError:
+    except Exception:
+        # A host's own source, again.
         return None
 
 

@@ -96,7 +96,7 @@ def _running(name: str, seen: Seen) -> tuple[str, str] | None:
         return None
     if seen.alive is None:
         return "stalled", (
-            f"its process has given no sign since {chain.heartbeat_at:%Y-%m-%d %H:%M:%S} UTC: "
+            f"its process has given {chains.last_sign(chain.heartbeat_at, seen.now)}: "
             "the next tick cancels it and begins anew (statifier-router tick)"
         )
     return "running", ""
