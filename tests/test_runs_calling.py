@@ -9,6 +9,7 @@ import pytest
 
 from statifier_router import ConfigError
 from statifier_router.runs import (
+    Changes,
     Created,
     Gone,
     NoWriter,
@@ -16,6 +17,7 @@ from statifier_router.runs import (
     Record,
     RecordFault,
     Rejected,
+    RetryPolicy,
     Rule,
     RuleFault,
     Throttled,
@@ -483,6 +485,14 @@ def test_the_longest_wait_is_an_hour():
     assert timedelta(hours=1) == LONGEST
 
 
+A_RULE = {
+    "entity": "parcel",
+    "source": Changes("parcel"),
+    "target": "t",
+    "driver": "d",
+    "policy": Policy.UPSERT,
+}
+
 # --- values -------------------------------------------------------------------------------------------
 
 
@@ -508,3 +518,18 @@ def test_a_source_is_an_object_as_a_writer_is():
 
     with pytest.raises(ConfigError, match="source must be a ChangeSource, an object: make one of Source"):
         Rule("parcels", entity="parcel", source=Source, target="t", driver="d", policy=Policy.UPSERT)
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: RetryPolicy(waits=timedelta(1)), "retry.waits"),
+        (lambda: RetryPolicy(waits=(timedelta.max,)), "retry.waits"),
+        (lambda: Rule("parcels", **A_RULE, call_timeout=timedelta.max), "call_timeout"),
+        (lambda: Rule("parcels", **A_RULE, job_deadline=timedelta.max), "job_deadline"),
+    ],
+)
+def test_a_time_without_a_date_at_its_end_is_refused(make, field):
+    """A time that no calendar reaches is refused where it is given, not in the middle of a run."""
+    with pytest.raises(ConfigError, match=field):
+        make()

@@ -19,7 +19,7 @@ from statifier_router.runs.ends import ChainEnd, ChainId, JobEnd
 from statifier_router.runs.health import ALWAYS_OPEN, ConnectionHealth, checked_health
 from statifier_router.runs.job import Stopping, Successor
 from statifier_router.runs.operating import Operators
-from statifier_router.runs.rules import Rule
+from statifier_router.runs.rules import LONGEST, Rule
 from statifier_router.runs.working import Pause
 from statifier_router.runs.writers import Writer
 from statifier_router.text import NAME_LIMIT, checked
@@ -200,8 +200,10 @@ def _checked_writers(writers: object) -> dict[str, Writer]:
 
 
 def _positive(value: object, field: str) -> timedelta:
-    if not isinstance(value, timedelta) or value <= timedelta(0):
-        raise ConfigError(f"{field} must be a positive timedelta, not {value!r}")
+    if not isinstance(value, timedelta) or not timedelta(0) < value <= LONGEST:
+        raise ConfigError(
+            f"{field} must be a positive timedelta of at most {LONGEST.days:,} days, not {value!r}"
+        )
     return value
 
 

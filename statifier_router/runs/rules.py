@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +18,8 @@ from statifier_router.text import NAME_LIMIT, checked
 if TYPE_CHECKING:
     from statifier_router.runs.records import ChangeSource
 
+# Of every time that is given, so that an instant that far ahead still has a date.
+LONGEST = timedelta(days=36_500)
 # Faults of a target in a row that open its breaker.
 TRIP_AFTER = 5
 
@@ -31,12 +33,16 @@ class Policy(Enum):
 
 
 def _waits(value: Sequence[Any]) -> tuple[timedelta, ...]:
+    if not isinstance(value, Iterable):
+        raise ConfigError(f"retry.waits must be a sequence of timedeltas, not {value!r}")
     waits = tuple(value)
     if not waits:
         raise ConfigError("retry.waits must name at least one wait")
     for wait in waits:
-        if not isinstance(wait, timedelta) or wait <= timedelta(0):
-            raise ConfigError(f"retry.waits must be positive timedeltas, not {wait!r}")
+        if not isinstance(wait, timedelta) or not timedelta(0) < wait <= LONGEST:
+            raise ConfigError(
+                f"retry.waits must be positive timedeltas of at most {LONGEST.days:,} days, not {wait!r}"
+            )
     return waits
 
 
@@ -92,8 +98,10 @@ def _optional_name(instance: object, attribute: Attribute[Any], value: object) -
 
 def _positive(instance: object, attribute: Attribute[Any], value: object) -> None:
     del instance
-    if not isinstance(value, timedelta) or value <= timedelta(0):
-        raise ConfigError(f"{attribute.name} must be a positive timedelta, not {value!r}")
+    if not isinstance(value, timedelta) or not timedelta(0) < value <= LONGEST:
+        raise ConfigError(
+            f"{attribute.name} must be a positive timedelta of at most {LONGEST.days:,} days, not {value!r}"
+        )
 
 
 def _one_of(*allowed: str) -> Any:
@@ -170,6 +178,8 @@ class Rule:
         deadline: Any = self.job_deadline
         if deadline is None:
             object.__setattr__(self, "job_deadline", 2 * least)
+        elif isinstance(deadline, timedelta) and deadline > 10 * LONGEST:
+            raise ConfigError(f"job_deadline must be at most {10 * LONGEST.days:,} days, not {deadline!r}")
         elif not isinstance(deadline, timedelta) or deadline <= least:
             raise ConfigError(
                 f"job_deadline must be longer than {TRIP_AFTER} times the call_timeout ({least}), "
