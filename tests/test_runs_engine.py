@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import delete, insert, update
@@ -125,6 +126,7 @@ def test_a_rule_that_cannot_run_is_refused(runs, kw, message):
     [
         ({"writers": []}, "writers"),
         ({"writers": {"scripted": None}}, "writers"),
+        ({"writers": {"scripted": SimpleNamespace(traits={"honours_keys": True})}}, "traits"),
         ({"health": 7}, "health"),
         ({"lease": 90}, "lease"),
         ({"tick_interval": timedelta(0)}, "tick_interval"),

@@ -21,7 +21,7 @@ from statifier_router.runs.job import Stopping, Successor
 from statifier_router.runs.operating import Operators
 from statifier_router.runs.rules import LONGEST, Rule
 from statifier_router.runs.working import Pause
-from statifier_router.runs.writers import Writer
+from statifier_router.runs.writers import Writer, WriterTraits
 from statifier_router.text import NAME_LIMIT, checked
 
 log = logging.getLogger("statifier_router")
@@ -196,6 +196,11 @@ def _checked_writers(writers: object) -> dict[str, Writer]:
         checked(driver, "a driver in writers", ConfigError, limit=NAME_LIMIT)
         if writer is None or isinstance(writer, type):
             raise ConfigError(f"writers[{driver!r}] must be a writer, an object with verbs, not {writer!r}")
+        traits = getattr(writer, "traits", None)
+        if traits is not None and not isinstance(traits, WriterTraits):
+            raise ConfigError(
+                f"writers[{driver!r}].traits must be a WriterTraits, not {type(traits).__name__}"
+            )
     return dict(writers)
 
 
