@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from statifier_router.errors import ConfigError
+from statifier_router.errors import ConfigError, SchemaError
 from statifier_router.runs import chains
 from statifier_router.runs.ends import ChainEnd, ChainId
 from statifier_router.runs.faults import RuleFault
@@ -37,8 +37,8 @@ def work(
 ) -> bool:
     """Go on until `stop` is set; answers whether anything failed meanwhile.
 
-    A rule that fails is logged, and the next one is run. `pause` waits so many seconds; by default it
-    ends early when `stop` is set.
+    A rule that fails is logged, and the next one is run; tables that are not there are a `SchemaError`.
+    `pause` waits so many seconds; by default it ends early when `stop` is set.
     """
     interval = checked_interval(every)
     stop = threading.Event() if stop is None else stop
@@ -65,6 +65,9 @@ def _round(outbound: Outbound, every: timedelta, stop: threading.Event, pause: P
             chain_id = chains.start(outbound, name, outbound.config.now())
             if chain_id is not None and outbound.run_chain(chain_id, stopping=stop.is_set) is ChainEnd.BUSY:
                 busy.append((name, chain_id))
+        except SchemaError:
+            # No rule has tables: nothing that comes later would go better.
+            raise
         except Exception as error:
             _log(name, error)
             failures += 1
