@@ -16,7 +16,7 @@ from statifier_router.runs import Changes, Outbound, Outbox, Policy, RetryPolicy
 from statifier_router.testing.targets import ScriptedWriter, breaks, gone, rejects
 from tests.support.charts import HOUR, NOW
 from tests.support.command_line import COMMAND, environment, process, run
-from tests.support.operated import LEASE, RULE, host
+from tests.support.operated import LEASE, RULE, Clock, Host, host
 
 CONFIG = ("--config", "the_host:config")
 MINUTE = timedelta(minutes=1)
@@ -139,6 +139,7 @@ def test_run_carries_on_what_another_process_left(at):
     at.lease(4, at.clock.now + LEASE)
     answer = told("run", RULE, code=1)["run"]
     assert (answer["chain_id"], answer["end"]) == (chain["id"], "BUSY")
+    assert "its process holds it until 2026-03-01 12:01:30 UTC" in answer["problem"]
     at.lease(4, None)
     assert told("run", RULE)["run"]["chain_id"] == chain["id"]
 
@@ -174,7 +175,29 @@ def test_tick_runs_every_rule_once_and_one_that_fails_hinders_no_other(at):
 def test_tick_leaves_a_rule_to_the_process_that_has_it(at):
     at.chain("running")
     (ran,) = told("tick")["runs"]
-    assert (ran["end"], ran["problem"]) == ("BUSY", "another process has the rule")
+    assert (ran["end"], ran["problem"]) == (
+        "BUSY",
+        (
+            "a run of it is under way: no process holds it now; the first tick after 2026-03-01 12:03:00 UTC "
+            "goes on by itself (sooner: statifier-router run parcels)"
+        ),
+    )
+    at.lease(4, at.clock.now + LEASE)
+    (ran,) = told("tick")["runs"]
+    assert "its process holds it until 2026-03-01 12:01:30 UTC; if that has died" in ran["problem"]
+
+
+def test_work_over_no_tables_ends_at_once(unmigrated, make_config, monkeypatch):
+    """As a tick does: no rule fares better at the next interval."""
+    clock = Clock()
+    made = Host(make_config(unmigrated, clock=clock), clock)
+    module = types.ModuleType("the_host")
+    module.config, module.outbound = made.config, made.outbound
+    monkeypatch.setitem(sys.modules, "the_host", module)
+    for command in (("tick",), ("work", "--every", "1")):
+        ran = run(*command, *CONFIG)
+        assert (ran.code, len(ran.err.splitlines())) == (1, 1)
+        assert "migrate" in ran.error
 
 
 def test_tick_without_rules(at):

@@ -120,6 +120,10 @@ def test_a_failed_attempt_says_which_and_when_the_next_one_is(at):
     at.outbound.pause(RULE)
     assert reason(at) == "failed"
     assert "and rule 'parcels' is paused" in why(at).text
+    assert why(at).advice == (
+        "statifier-router resume parcels; then, to have it sent sooner: "
+        "statifier-router release parcels P1 --mode retry"
+    )
     at.outbound.resume(RULE)
     at.clock.pass_by(5 * MINUTE)
     assert (reason(at), why(at).advice) == ("due", "statifier-router run parcels")
@@ -219,7 +223,14 @@ def test_a_call_in_flight(at):
     at.record("P1")
     at.operation("P1", verb="update", in_doubt=False, lease_token=4)
     at.lease(4, NOW + SECOND)
-    assert reason(at) == "in_flight"
+    at.chain("running")
+    found = why(at)
+    assert found.reason == "in_flight"
+    assert found.advice == (
+        "its process holds it until 2026-03-01 12:00:01 UTC; if that has died, the first tick after "
+        "2026-03-01 12:03:00 UTC goes on by itself (sooner, from 2026-03-01 12:00:01 UTC on: "
+        "statifier-router run parcels)"
+    )
     at.clock.pass_by(MINUTE)
     assert reason(at) == "in_doubt"
     assert "left its update open" in why(at).text
@@ -300,6 +311,7 @@ def test_a_run_that_is_under_way(at):
     at.shelf.put("P1")
     assert reason(at) == "not_scanned"
     assert "the run that began at 2026-03-01 12:00:00 UTC is under way" in why(at).text
+    assert "the first tick after 2026-03-01 12:03:00 UTC goes on by itself" in why(at).advice
     at.clock.pass_by(2 * LEASE + SECOND)
     assert (reason(at), why(at).advice) == ("not_scanned", "statifier-router run parcels")
 

@@ -176,7 +176,14 @@ def _run(
         answer = outbound.run_job(chain_id, stopping=stop.is_set)
     chain = _chain(outbound, rule, chain_id)
     end = ChainEnd.BUSY.name if answer is BUSY or chain.end is None else chain.end
-    return Ran(rule=rule, chain_id=chain_id, end=end, counters=_counters(chain), problem=_PROBLEMS.get(end))
+    problem = _busy(outbound, rule) if end == ChainEnd.BUSY.name else _PROBLEMS.get(end)
+    return Ran(rule=rule, chain_id=chain_id, end=end, counters=_counters(chain), problem=problem)
+
+
+def _busy(outbound: Outbound, rule: str) -> str:
+    """Who has the rule until when, and when somebody else goes on."""
+    status = next(each for each in outbound.rules() if each.name == rule)
+    return f"a run of it is under way: {status.advice}" if status.state == "running" else _PROBLEMS["BUSY"]
 
 
 _PROBLEMS = {
@@ -224,7 +231,8 @@ def _not_begun(outbound: Outbound, rule: str) -> Ran:
         end = ChainEnd.PAUSED if next(each.paused for each in outbound.rules() if each.name == rule) else None
         problem = _PROBLEMS["PAUSED"] if end is not None else "another definition of it was saved"
         return Ran(rule=rule, chain_id=None, end=end and end.name, counters={}, problem=problem)
-    return Ran(rule=rule, chain_id=running.id, end=ChainEnd.BUSY.name, counters={}, problem=_PROBLEMS["BUSY"])
+    busy = _busy(outbound, rule)
+    return Ran(rule=rule, chain_id=running.id, end=ChainEnd.BUSY.name, counters={}, problem=busy)
 
 
 def _show_ran(done: list[Ran], screen: Screen) -> None:

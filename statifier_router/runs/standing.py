@@ -92,7 +92,8 @@ class RuleStatus:
     "suspect rule", "stalled" (a chain whose process gives no sign), "not defined here" (in this process),
     "defined differently" (this process has another definition than the one that was saved), and
     "failing: " with the kind of the fault that the last chain met, and the next one will. `advice` says
-    what to do next; it is empty where nothing is to be done.
+    what to do next, and while a run is under way how long its process has the rule; it is empty where nothing
+    is to be done.
 
     `counts` has the records by status, and under "parked" those that no operator has dismissed; `due` of
     the failed ones are due now, the oldest since `oldest_due`. `health` is why a connection is closed.

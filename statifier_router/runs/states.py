@@ -99,7 +99,19 @@ def _running(name: str, seen: Seen) -> tuple[str, str] | None:
             f"its process has given {chains.last_sign(chain.heartbeat_at, seen.now)}: "
             "the next tick cancels it and begins anew (statifier-router tick)"
         )
-    return "running", ""
+    return "running", advice_on_running(name, seen, chain)
+
+
+def advice_on_running(name: str, seen: Seen, chain: ChainStatus) -> str:
+    """Until when a run's process holds its rule, and when others go on where that has died."""
+    until, sooner = seen.row.get("lease_until"), command("run", name)
+    dead = shown(chain.heartbeat_at + chains.DEAD_AFTER * seen.lease)
+    if until is not None and until >= seen.now:
+        return (
+            f"its process holds it until {shown(until)}; if that has died, the first tick after {dead} "
+            f"goes on by itself (sooner, from {shown(until)} on: {sooner})"
+        )
+    return f"no process holds it now; the first tick after {dead} goes on by itself (sooner: {sooner})"
 
 
 def _failing(name: str, seen: Seen) -> tuple[str, str] | None:
@@ -150,7 +162,7 @@ def advice_on_breaker(breaker: BreakerStatus, now: datetime) -> str:
     if breaker.open_until is None or breaker.open_until <= now:
         when = "the next run tries the target with one call"
     else:
-        when = f"the target is tried again at {breaker.open_until:%Y-%m-%d %H:%M:%S} UTC"
+        when = f"the target is tried again at {shown(breaker.open_until)}"
     return f"{when}; sooner: {command('breaker', 'reset', breaker.target)}"
 
 
@@ -175,6 +187,11 @@ def closed_by(outbound: Outbound, rule: Rule | None) -> str | None:
     except Exception as error:
         # What a run would meet; here it must not hide how the other rules stand.
         return f"asking for its health raised {told(error)}"
+
+
+def shown(instant: datetime) -> str:
+    """An instant as texts have it, to the second."""
+    return f"{instant:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def command(*words: str) -> str:

@@ -13,7 +13,14 @@ from statifier_router.runs.deciding import ABSENT, CREATE_ONLY, DELETED, UPDATE_
 from statifier_router.runs.records import Record
 from statifier_router.runs.rules import Policy
 from statifier_router.runs.standing import PARKED_BY_HAND, RecordRow
-from statifier_router.runs.states import Seen, advice_on_breaker, advice_on_fault, command
+from statifier_router.runs.states import (
+    Seen,
+    advice_on_breaker,
+    advice_on_fault,
+    advice_on_running,
+    command,
+    shown,
+)
 
 
 @frozen(kw_only=True)
@@ -109,7 +116,13 @@ def _in_hand(case: Case) -> Answer | None:
     if not case.calling or case.operation is None:
         return None
     verb, since = case.operation["verb"], case.operation["started_at"]
-    return "in_flight", f"a run called {verb} at the target at {shown(since)} and waits for the answer", ""
+    running = case.seen.running
+    advice = "" if running is None else advice_on_running(case.rule, case.seen, running)
+    return (
+        "in_flight",
+        f"a run called {verb} at the target at {shown(since)} and waits for the answer",
+        advice,
+    )
 
 
 def _parked(case: Case) -> Answer | None:
@@ -166,8 +179,12 @@ def _waiting(case: Case) -> Answer | None:
     row = case.row
     if row is None or row.next_attempt_at is None or row.next_attempt_at <= case.now:
         return None
-    also = next((f"; and {text}" for _, text, _ in _blocks(case)), "")
+    _, block, first = next(_blocks(case), ("", "", ""))
+    also = f"; and {block}" if block else ""
     sooner = f"sooner: {command('release', case.rule, case.source_id, '--mode', 'retry')}"
+    if first:
+        # Whatever is released while the block stands is sent by nobody.
+        sooner = f"{first}; then, to have it sent {sooner}"
     if row.attempts == 0:
         return "due", f"it was released, to be sent at {shown(row.next_attempt_at)}{also}", sooner
     tried = f"attempt {row.attempts} of {_most(case)} failed ({row.error_kind}): {row.last_error}"
@@ -296,7 +313,8 @@ def _blocks(case: Case) -> Iterator[Answer]:
 def _pending(case: Case) -> Answer:
     row, running = case.row, case.seen.alive
     if running is not None:
-        when, advice = f"the run that began at {shown(running.started_at)} is under way", ""
+        when = f"the run that began at {shown(running.started_at)} is under way"
+        advice = advice_on_running(case.rule, case.seen, running)
     else:
         when, advice = "no run is under way", command("run", case.rule)
     if row is not None and row.status == "failed":
@@ -341,8 +359,3 @@ def _pending(case: Case) -> Answer:
 def _never_updates(case: Case) -> bool:
     known = case.seen.known
     return known is not None and known.policy is Policy.CREATE_ONLY
-
-
-def shown(instant: datetime) -> str:
-    """An instant as texts have it, to the second."""
-    return f"{instant:%Y-%m-%d %H:%M:%S} UTC"
