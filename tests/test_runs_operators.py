@@ -114,6 +114,19 @@ def test_a_run_between_equal_faults_ends_their_row(at):
     assert "statifier-router park" not in state(at)[1]
 
 
+def test_an_idle_rule_with_failed_records_says_where_they_are(at):
+    at.chain()
+    at.record("P1", "failed")
+    listed = "to see them: statifier-router records parcels --status failed"
+    assert state(at) == ("idle", f"1 record failed and is tried again; {listed}")
+    at.record("P2", "failed")
+    assert state(at) == ("idle", f"2 records failed and are tried again; {listed}")
+    at.breaker()
+    told, advice = state(at)
+    assert told == "breaker open"
+    assert advice.endswith(listed)
+
+
 def test_a_paused_rule(at):
     at.outbound.pause(RULE)
     assert state(at) == ("paused", "statifier-router resume parcels")

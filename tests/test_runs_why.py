@@ -522,7 +522,7 @@ def test_what_doctor_finds(at):
     assert kinds(at) == []
     at.record("P2", "failed", next_attempt_at=NOW - 16 * MINUTE)
     at.operation("P2", started_at=NOW - timedelta(days=2))
-    assert kinds(at) == ["overdue", "long_in_doubt"]
+    assert kinds(at) == ["overdue", "failed", "long_in_doubt"]
     at.breaker()
     assert kinds(at) == ["breaker_open", "overdue", "long_in_doubt"]
     (found, *_) = at.outbound.doctor()
@@ -539,6 +539,42 @@ def test_a_rule_that_nobody_ticks(at):
     at.outbound.pause(RULE)
     (found,) = at.outbound.doctor()
     assert (found.kind, found.severity) == ("paused", "notice")
+
+
+def test_records_that_are_tried_again(at):
+    """A notice, unless the last run that tried any delivered none: then it may be the target's matter."""
+    at.shelf.put("P1")
+    at.shelf.put("P2")
+    at.target.on("P1", rejects("not allowed"))
+    run(at)
+    (found,) = at.outbound.doctor()
+    assert (found.kind, found.severity) == ("failed", "notice")
+    assert found.advice == "statifier-router records parcels --status failed"
+    at.clock.pass_by(HOUR)
+    at.target.on("P1", rejects("not allowed"))
+    run(at)
+    assert kinds(at) == ["failed"]
+    at.shelf.put("P2", "v2")
+    at.target.on("P2", rejects("not allowed"))
+    run(at)
+    run(at)
+    (found,) = at.outbound.doctor()
+    assert (found.kind, found.severity) == ("none_delivered", "problem")
+    assert found.text == (
+        "2 records failed and are tried again at rule 'parcels', "
+        "and its last run that called the target delivered none"
+    )
+    at.clock.pass_by(HOUR)
+    run(at)
+    assert kinds(at) == []
+
+
+def test_the_only_record_that_there_is_fails(at):
+    """Nothing was ever delivered."""
+    at.shelf.put("P1")
+    at.target.on("P1", rejects("not allowed"))
+    run(at)
+    assert kinds(at) == ["none_delivered"]
 
 
 def test_a_chain_that_died(at):

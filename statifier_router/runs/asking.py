@@ -25,7 +25,7 @@ from statifier_router.runs.standing import (
     chain_of,
     record_of,
 )
-from statifier_router.runs.states import Seen, closed_by, judged
+from statifier_router.runs.states import Seen, advice_on_failed, closed_by, judged
 from statifier_router.text import KEY_LIMIT, checked
 
 if TYPE_CHECKING:
@@ -94,6 +94,9 @@ def rules(outbound: Outbound) -> list[RuleStatus]:
 
 def _status(name: str, seen: Seen, numbers: _Numbers) -> RuleStatus:
     state, advice = judged(name, seen)
+    counts = numbers.of(name)
+    if counts["failed"] and state in ("idle", "breaker open"):
+        advice = "; ".join(filter(None, (advice, advice_on_failed(name, counts["failed"]))))
     cursor = seen.row.get("cursor")
     due, oldest = numbers.due.get(name, (0, None))
     return RuleStatus(
@@ -106,7 +109,7 @@ def _status(name: str, seen: Seen, numbers: _Numbers) -> RuleStatus:
         known_here=seen.known is not None,
         chain=seen.running,
         last_chain=seen.last,
-        counts=numbers.of(name),
+        counts=counts,
         due=due,
         oldest_due=oldest,
         in_doubt=numbers.in_doubt.get(name, 0),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from statifier_router.runs import asking_statements as statements
 from statifier_router.runs.bracket import reading
 from statifier_router.runs.chains import is_dead, last_sign
 from statifier_router.runs.findings import Finding
-from statifier_router.runs.standing import RuleStatus
+from statifier_router.runs.standing import PARKED, ChainStatus, RuleStatus
 from statifier_router.runs.states import command
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def doctor(outbound: Outbound) -> list[Finding]:
     now = outbound.config.now()
     found: list[Finding] = []
     for status in asking.rules(outbound):
-        for examine in (_state, _chain, _work, _lease):
+        for examine in (_state, _chain, _work, _failed, _lease):
             found += examine(outbound, status, now)
     found += _doubts(outbound, now)
     found += horizon.findings(outbound)
@@ -108,6 +108,32 @@ def _work(outbound: Outbound, status: RuleStatus, now: datetime) -> Iterator[Fin
         yield _problem(
             "overdue", status, text, f"see why no run comes to them: {command('rules', status.name)}"
         )
+
+
+def _failed(outbound: Outbound, status: RuleStatus, now: datetime) -> Iterator[Finding]:
+    """Records that are tried again: what happens every day, unless the target takes none."""
+    name, failed = status.name, status.counts["failed"]
+    if not failed:
+        return
+    advice = command("records", name, "--status", "failed")
+    each = "record failed and is" if failed == 1 else "records failed and are"
+    text = f"{failed:,} {each} tried again at rule {name!r}"
+    # One that fails alone, where others were delivered, is that record's own matter.
+    of_all = failed > 1 or not status.counts["delivered"]
+    if of_all and _delivered_none(asking.chains(outbound, name)):
+        text += ", and its last run that called the target delivered none"
+        yield _problem("none_delivered", status, text, advice)
+    else:
+        yield _notice("failed", status, text, advice)
+
+
+def _delivered_none(chains: Sequence[ChainStatus]) -> bool:
+    """Whether the newest of these chains that tried any record delivered none of them."""
+    for chain in chains:
+        delivered, *failed = (chain.counters.get(each) or 0 for each in ("delivered", "failed", *PARKED))
+        if delivered or any(failed):
+            return not delivered
+    return False
 
 
 def _lease(outbound: Outbound, status: RuleStatus, now: datetime) -> Iterator[Finding]:

@@ -178,6 +178,13 @@ def _ended(name: str, seen: Seen) -> tuple[str, str] | None:
     return None
 
 
+def advice_on_failed(name: str, count: int) -> str:
+    """Where to see the records that failed and are tried again."""
+    each = "record failed and is" if count == 1 else "records failed and are"
+    listed = command("records", name, "--status", "failed")
+    return f"{count:,} {each} tried again; to see them: {listed}"
+
+
 def closed_by(outbound: Outbound, rule: Rule | None) -> str | None:
     """Why the host holds the rule's connections for closed; also where asking it fails."""
     if rule is None:
