@@ -524,7 +524,7 @@ def test_what_doctor_finds(at):
     at.operation("P2", started_at=NOW - timedelta(days=2))
     assert kinds(at) == ["overdue", "failed", "long_in_doubt"]
     at.breaker()
-    assert kinds(at) == ["breaker_open", "overdue", "long_in_doubt"]
+    assert kinds(at) == ["breaker_open", "overdue", "failed", "long_in_doubt"]
     (found, *_) = at.outbound.doctor()
     assert found.advice == "statifier-router breaker reset carrier"
     assert (found.severity, found.rule) == ("problem", RULE)
