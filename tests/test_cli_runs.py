@@ -358,7 +358,10 @@ def test_parked_records(at):
     assert lines[2].split()[:3] == [RULE, "P1", "exhausted"]
     assert lines[-1] == "1 more: --limit"
     assert "exhausted (dismissed)" in shown("parked", RULE, "--all")
-    assert shown("parked", "--status", "remote_gone", "--error-kind", "x") == "nothing is parked\n"
+    assert (
+        shown("parked", "--status", "remote_gone", "--error-kind", "gone", "--since", "2026-03-02T00:00:00Z")
+        == "nothing is parked\n"
+    )
 
 
 def test_records_page_by_page(at):
@@ -411,6 +414,48 @@ def test_release_by_filter_with_a_spread_and_first_without_effect(at):
     assert due == [NOW, NOW + HOUR, NOW + 2 * HOUR]
     (audit,) = at.rows("audit")
     assert (audit["actor"], audit["count"], audit["reason"]) == ("ada", 3, "the carrier is back")
+
+
+def test_a_release_that_chooses_nothing_tells_of_failed_records(at):
+    """They are tried again anyway, and --all and filters pass them by."""
+    at.record("P1", "failed", error_kind="unavailable")
+    at.record("P2", "failed")
+    line = "parcels: 0 released (retry)\n"
+    hint = "  {} failed, which are not parked but tried again: --status failed chooses them\n"
+    chosen = ("release", RULE, "--mode", "retry")
+    assert shown(*chosen, "--all") == line + hint.format(2)
+    assert shown(*chosen, "--error-kind", "unavailable") == line + hint.format(1)
+    assert shown(*chosen, "--error-kind", "timed_out") == line
+    assert told(*chosen, "--all")["released"]["count"] == 0
+    assert shown("release", RULE, "--mode", "dismiss", "--all") == "parcels: 0 dismissed\n"
+    assert not at.rows("audit")
+    assert told(*chosen, "--status", "failed", "--error-kind", "unavailable")["released"]["count"] == 1
+
+
+def test_an_error_kind_that_there_is_not(at):
+    """One that a record of the rule has will do, for a writer's own faults have kinds of their own."""
+    at.record("P1", "exhausted", error_kind="out_of_stock")
+    chosen = ("release", RULE, "--mode", "retry", "--error-kind")
+    for command in ((*chosen, "time_out"), ("parked", "--error-kind", "time_out")):
+        ran = run(*command, *CONFIG)
+        assert ran.code == 2
+        assert "error_kind 'time_out' is that of no record" in ran.error
+        assert "throttled, timed_out, unaddressable" in ran.error
+    at.module.outbound = at.made(at.rule("letters"), at.rule())
+    ran = run("release", "letters", *chosen[2:], "out_of_stock", *CONFIG)
+    assert (ran.code, "no record of rule 'letters'" in ran.error) == (2, True)
+    assert told("parked", "--error-kind", "out_of_stock")["parked"] == 1
+    assert told(*chosen, "out_of_stock")["released"]["count"] == 1
+
+
+def test_a_status_that_is_not_parked_is_listed_elsewhere(at):
+    ran = run("parked", RULE, "--status", "failed", *CONFIG)
+    assert ran.code == 2
+    assert ran.error.endswith("to list it: statifier-router records parcels --status failed")
+    assert (
+        "status must be one of exhausted, remote_gone, not 'x'"
+        in run("parked", "--status", "x", *CONFIG).error
+    )
 
 
 def test_the_actor_is_whoever_is_logged_in(at, monkeypatch):

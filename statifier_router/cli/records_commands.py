@@ -194,21 +194,30 @@ def release(
         raise ConfigError(
             "--mode adopt wants the address at the target, as one argument: --mode 'adopt REMOTE_ID'"
         )
+    filters: dict[str, Any] = {
+        "error_kind": error_kind,
+        "since": None if since is None else instants.parse(since, "--since", outbound.config.now()),
+    }
     with bar("releasing") as progress:
         done = outbound.release(
             rule,
             mode=mode,
             source_ids=named or None,
             status=status,
-            error_kind=error_kind,
-            since=None if since is None else instants.parse(since, "--since", outbound.config.now()),
             spread=None if spread is None else instants.duration(spread, "--spread"),
             dry_run=dry_run,
             actor=actor,
             reason=reason,
             progress=progress,
+            **filters,
         )
-    return _released(done, named=bool(named))
+    failed = 0
+    if not (named or status or done.count or done.busy) and done.mode in ("retry", "recreate"):
+        # Those that whoever asked may have meant.
+        failed = outbound.release(
+            rule, mode=mode, status="failed", dry_run=True, actor=actor, **filters
+        ).count
+    return _released(done, named=bool(named), failed=failed)
 
 
 @outbound_command("replay")
@@ -252,12 +261,14 @@ def replay(
     return _released(done, named=bool(named))
 
 
-def _released(done: Released, *, named: bool) -> Answer:
+def _released(done: Released, *, named: bool, failed: int = 0) -> Answer:
     left = done.busy + ((done.unknown + done.passed_over) if named else 0)
-    return Answer({"released": done}, lambda screen: _show_released(done, screen), REFUSED if left else 0)
+    return Answer(
+        {"released": done}, lambda screen: _show_released(done, screen, failed), REFUSED if left else 0
+    )
 
 
-def _show_released(done: Released, screen: Screen) -> None:
+def _show_released(done: Released, screen: Screen, failed: int) -> None:
     doing = "would be " if done.dry_run else ""
     what = {"adopt": "adopted", "dismiss": "dismissed", "replay": "replayed"}.get(done.mode, "released")
     line = f"{done.rule}: {done.count:,} {doing}{what}"
@@ -268,6 +279,11 @@ def _show_released(done: Released, screen: Screen) -> None:
         if done.due_until > done.due_from:
             line += f" to {instants.shown(done.due_until)}"
     screen.say(clean(line), "bold")
+    if failed:
+        screen.say(
+            f"  {failed:,} failed, which are not parked but tried again: --status failed chooses them",
+            "yellow",
+        )
     _say_left(done, screen)
 
 

@@ -10,6 +10,7 @@ from statifier_router.errors import ConfigError
 from statifier_router.jsontext import decode
 from statifier_router.paging import checked_limit
 from statifier_router.runs import asking_statements as statements
+from statifier_router.runs import error_kinds
 from statifier_router.runs.bracket import reading
 from statifier_router.runs.calls import EQUAL_FAULTS
 from statifier_router.runs.filtering import Filters, checked_status, filters
@@ -25,7 +26,7 @@ from statifier_router.runs.standing import (
     chain_of,
     record_of,
 )
-from statifier_router.runs.states import Seen, advice_on_failed, closed_by, judged
+from statifier_router.runs.states import Seen, advice_on_failed, closed_by, command, judged
 from statifier_router.text import KEY_LIMIT, checked
 
 if TYPE_CHECKING:
@@ -228,7 +229,15 @@ def parked(
 
 def _parked_filters(outbound: Outbound, rule: object, **given: Any) -> Filters:
     name = None if rule is None else rule_name(outbound, rule)
-    return filters(rule=name, statuses=PARKED, **given)
+    status = given["status"]
+    if status in STATUSES and status not in PARKED:
+        listed = command("records", name or "RULE", "--status", status)
+        raise ConfigError(
+            f"status must be one of {', '.join(PARKED)}: what is {status} is not parked; to list it: {listed}"
+        )
+    found = filters(rule=name, statuses=PARKED, **given)
+    error_kinds.check(outbound, name, found.values.get("of_error_kind"))
+    return found
 
 
 def count_parked(outbound: Outbound, rule: object = None, **given: Any) -> int:

@@ -203,6 +203,16 @@ def count_parked(schema: Schema, filters: frozenset[str]) -> Select[Any]:
     return select(func.count()).select_from(table).where(is_parked(schema), *conditions(schema, filters))
 
 
+@lru_cache
+def any_of_kind(schema: Schema, *, of_rule: bool) -> Select[Any]:
+    """A record of this error kind, whatever its status. Reads all records of the rule where there is none."""
+    table = schema.records
+    statement = select(table.c.source_id).where(table.c.error_kind == bindparam("of_error_kind"))
+    if of_rule:
+        statement = statement.where(table.c.rule == bindparam("of_rule"))
+    return statement.limit(1)
+
+
 def conditions(schema: Schema, filters: frozenset[str], *, status: Any = None) -> list[Any]:
     """What these filters ask of a record; their values go by `of_` and their name.
 

@@ -13,7 +13,7 @@ from statifier_router import dialect
 from statifier_router.errors import ConfigError
 from statifier_router.jsontext import decode
 from statifier_router.runs import acting_statements as statements
-from statifier_router.runs import auditing, rule_rows
+from statifier_router.runs import auditing, error_kinds, rule_rows
 from statifier_router.runs.acting import Chunk, Progress, Selection, Tally, act, total_of
 from statifier_router.runs.asking import rule_name
 from statifier_router.runs.bracket import reading
@@ -91,6 +91,7 @@ def release(
         acknowledged=False if named is None or mode == "dismiss" else None,
         statuses=takes,
     )
+    error_kinds.check(outbound, name, error_kind)
     if named is None and status is None:
         takes = PARKED
     selection = Selection(rule=name, statuses=takes, filters=chosen, source_ids=named)
