@@ -18,7 +18,8 @@ from typing import IO, Any
 import attrs
 import click
 from rich import box
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleDimensions
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +30,9 @@ CLOSED_PIPE = 141
 
 # Without a terminal every row of a table keeps to one line, for `grep` and its like.
 _UNBOUNDED = 2_000
+# What a column that wraps is left beside one that does not: at least, and where the terminal is too narrow.
+_NARROWEST = 8
+_NARROW = 20
 
 
 @attrs.frozen
@@ -63,6 +67,25 @@ class Screen(Console):
     def say(self, line: str = "", style: str | None = None) -> None:
         """One line of text."""
         self.print(Text(line, style=style or ""), soft_wrap=True)
+
+    def show_whole(self, made: Table) -> None:
+        """A table; columns that never wrap may make it wider than the terminal, which then breaks lines."""
+        before = self.size
+        if _width(made, _NARROWEST) > before.width:
+            self.size = ConsoleDimensions(_width(made, _NARROW), before.height)
+        try:
+            self.print(made)
+        finally:
+            self.size = before
+
+
+def _width(made: Table, most: int) -> int:
+    """How wide a table is whose columns that wrap get so much each at most."""
+    total = 0
+    for column in made.columns:
+        widest = max(cell_len(str(text)) for text in [column.header, *column.cells])
+        total += 2 + (widest if column.no_wrap else min(widest, most))
+    return total
 
 
 def write(answer: Answer, file: IO[str], *, as_json: bool) -> None:
@@ -132,8 +155,11 @@ def plain(value: Any) -> Any:
     return value
 
 
-def table(*columns: str, numbers: Iterable[str] = (), gap: int = 2) -> Table:
-    """A plain table: a heading, a rule, rows; nothing is cut off, long cells go on below."""
+def table(*columns: str, numbers: Iterable[str] = (), whole: Iterable[str] = (), gap: int = 2) -> Table:
+    """A plain table: a heading, a rule, rows; nothing is cut off, long cells go on below.
+
+    Columns that are to stay `whole`, so that what they hold can be copied, want `Screen.show_whole`.
+    """
     made = Table(
         box=box.SIMPLE_HEAD,
         # The box's own line between columns is one of the gap's spaces.
@@ -142,9 +168,14 @@ def table(*columns: str, numbers: Iterable[str] = (), gap: int = 2) -> Table:
         show_edge=False,
         header_style="bold",
     )
-    right = set(numbers)
+    right, unbroken = set(numbers), set(whole)
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        made.add_column(
+            column,
+            justify="right" if column in right else "left",
+            overflow="fold",
+            no_wrap=column in unbroken,
+        )
     return made
 
 

@@ -115,7 +115,7 @@ def _show_rows(found: list[RecordRow], screen: Screen, *, named: bool, none: str
         screen.say(none)
         return
     columns = ["id", "status", "at target", "attempts", "since (UTC)", "next attempt", "error"]
-    made = table(*(["rule"] if named else []), *columns, numbers=["attempts"])
+    made = table(*(["rule"] if named else []), *columns, numbers=["attempts"], whole=["id"])
     for row in found:
         error = None if row.error_kind is None else f"{row.error_kind}: {row.last_error or ''}"
         due = None if row.next_attempt_at is None else instants.shown(row.next_attempt_at)
@@ -130,7 +130,7 @@ def _show_rows(found: list[RecordRow], screen: Screen, *, named: bool, none: str
             cell(due),
             cell(None if error is None else one_line(error, _ERROR_SHOWN), "yellow"),
         )
-    screen.print(made)
+    screen.show_whole(made)
 
 
 # --- Acting ---------------------------------------------------------------------------------------
