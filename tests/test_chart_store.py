@@ -378,6 +378,23 @@ def test_the_module_that_makes_a_chart_is_the_one_that_is_kept(store, module):
     assert [row.source for row in store.charts()] == ["shipped_made:parcel"]
 
 
+class _Impostor:
+    """Among the modules, as cffi's libraries do it: it says that it is one, and has no names."""
+
+    __slots__ = ()
+
+    @property
+    def __class__(self):
+        return types.ModuleType
+
+
+def test_what_only_passes_itself_off_as_a_module_is_passed_over(store, module, monkeypatch):
+    """Extensions put such objects among the modules; a chart is found all the same."""
+    monkeypatch.setitem(sys.modules, "shipped_impostor", _Impostor())
+    store.save(module(stored.shipped("1"), "shipped_made").parcel)
+    assert [row.source for row in store.charts()] == ["shipped_made:parcel"]
+
+
 def test_a_text_of_a_host_s_own_chart_is_not_taken_for_scxml(store, monkeypatch):
     """An attribute `source` is the chart's text only where an adapter of ours can compile it."""
     monkeypatch.setattr(odd, "source", "a text of the host's", raising=False)

@@ -48,7 +48,8 @@ def load(interpreter: str, source: str) -> Any:
 def _bindings(chart: Chart) -> Iterator[tuple[str, str]]:
     """Every module and name that the chart is bound to."""
     for name, module in list(sys.modules.items()):
-        if name in ("__main__", "__mp_main__") or not isinstance(module, ModuleType):
+        # Its type, not what it says of itself: an extension may stand there that has no names of a module's.
+        if name in ("__main__", "__mp_main__") or not issubclass(type(module), ModuleType):
             continue
         # Past the module's own attribute access, which may load what was to be loaded later.
         names = list(object.__getattribute__(module, "__dict__").items())
