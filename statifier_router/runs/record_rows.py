@@ -25,6 +25,7 @@ from sqlalchemy import (
 
 from statifier_router.columns import NAME
 from statifier_router.dialect import Prepared
+from statifier_router.runs.among import among
 from statifier_router.schema import Schema
 
 # What an outcome writes.
@@ -91,9 +92,7 @@ def states(schema: Schema) -> Select[Any]:
     table = schema.records
     return select(
         table.c.source_id, table.c.status, table.c.signal, table.c.error_kind, table.c.row_version
-    ).where(
-        table.c.rule == bindparam("of_rule"), table.c.source_id.in_(bindparam("source_ids", expanding=True))
-    )
+    ).where(table.c.rule == bindparam("of_rule"), among(table.c.source_id, "source_ids"))
 
 
 @lru_cache
