@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, DateTime, Integer, Text, cast
+from sqlalchemy import BigInteger, Column, DateTime, Integer, Text, cast
 from sqlalchemy.dialects.postgresql.base import ischema_names
 from sqlalchemy.types import TypeDecorator, UserDefinedType
 
@@ -108,3 +108,18 @@ BIG: TypeEngine[int] = BigInteger()
 IDENTITY: TypeEngine[int] = BigInteger().with_variant(Integer(), "sqlite")
 # The id of a transaction; on SQLite an integer that is always 0.
 XID: TypeEngine[int] = _TransactionId().with_variant(Integer(), "sqlite")
+
+
+def name_column(name: str, *, nullable: bool = False) -> Column[str]:
+    """A column of text that compares bytewise."""
+    return Column(name, NAME, nullable=nullable)
+
+
+def json_column(name: str, *, nullable: bool = False) -> Column[str]:
+    """A column of JSON that was encoded by us."""
+    return Column(name, JsonText(), nullable=nullable)
+
+
+def instant_column(name: str, *, nullable: bool = False) -> Column[datetime]:
+    """A column of instants."""
+    return Column(name, Instant(), nullable=nullable)

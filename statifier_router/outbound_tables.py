@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, TypedDict
 
 from sqlalchemy import (
@@ -20,7 +19,14 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from statifier_router.columns import BIG, IDENTITY, NAME, XID, Instant, JsonText
+from statifier_router.columns import (
+    BIG,
+    IDENTITY,
+    XID,
+    instant_column,
+    json_column,
+    name_column,
+)
 
 PARKED = "status IN ('exhausted', 'remote_gone')"
 
@@ -74,18 +80,6 @@ def xid_column() -> Column[int]:
     return Column("xid", XID, nullable=False, server_default=current_transaction())
 
 
-def _name(name: str, *, nullable: bool = False) -> Column[str]:
-    return Column(name, NAME, nullable=nullable)
-
-
-def _json(name: str, *, nullable: bool = False) -> Column[str]:
-    return Column(name, JsonText(), nullable=nullable)
-
-
-def _instant(name: str, *, nullable: bool = False) -> Column[datetime]:
-    return Column(name, Instant(), nullable=nullable)
-
-
 def _flag(name: str) -> Column[bool]:
     return Column(name, Boolean(), nullable=False)
 
@@ -100,12 +94,12 @@ def _changes(metadata: MetaData, name: str) -> Table:
         metadata,
         Column("seq", IDENTITY, Identity(), nullable=False),
         xid_column(),
-        _name("entity"),
-        _name("source_id"),
-        _name("signal"),
-        _json("data", nullable=True),
+        name_column("entity"),
+        name_column("source_id"),
+        name_column("signal"),
+        json_column("data", nullable=True),
         _flag("deleted"),
-        _instant("created_at"),
+        instant_column("created_at"),
         PrimaryKeyConstraint("seq", name=f"{name}_pk"),
         # The order of a scan.
         Index(f"{name}_entity_xid_seq", "entity", "xid", "seq"),
@@ -119,18 +113,18 @@ def _rules(metadata: MetaData, name: str) -> Table:
     return Table(
         name,
         metadata,
-        _name("name"),
-        _name("digest"),
+        name_column("name"),
+        name_column("digest"),
         # What the rule was when it was saved; its digest is that of this text.
-        _json("definition"),
+        json_column("definition"),
         # The position up to which everything was concluded; empty before the first.
-        _json("cursor", nullable=True),
+        json_column("cursor", nullable=True),
         _flag("paused"),
-        _name("lease_owner", nullable=True),
+        name_column("lease_owner", nullable=True),
         # Counted up by every job that takes the rule: what an older one writes is told by it.
         _count("lease_token"),
-        _instant("lease_until", nullable=True),
-        _instant("closed_since", nullable=True),
+        instant_column("lease_until", nullable=True),
+        instant_column("closed_since", nullable=True),
         PrimaryKeyConstraint("name", name=f"{name}_pk"),
     )
 
@@ -140,22 +134,22 @@ def _records(metadata: MetaData, name: str) -> Table:
     return Table(
         name,
         metadata,
-        _name("rule"),
-        _name("source_id"),
-        _name("status"),
-        _name("remote_id", nullable=True),
+        name_column("rule"),
+        name_column("source_id"),
+        name_column("status"),
+        name_column("remote_id", nullable=True),
         # Of the version that was last handled.
-        _name("signal"),
+        name_column("signal"),
         Column("attempts", Integer(), nullable=False),
-        _instant("next_attempt_at", nullable=True),
-        _name("error_kind", nullable=True),
-        _name("last_error", nullable=True),
-        _instant("parked_at", nullable=True),
-        _instant("acknowledged_at", nullable=True),
+        instant_column("next_attempt_at", nullable=True),
+        name_column("error_kind", nullable=True),
+        name_column("last_error", nullable=True),
+        instant_column("parked_at", nullable=True),
+        instant_column("acknowledged_at", nullable=True),
         # How many versions were delivered: a version that comes back is sent under a key of its own.
         _count("generation"),
         _count("row_version"),
-        _instant("updated_at"),
+        instant_column("updated_at"),
         PrimaryKeyConstraint("rule", "source_id", name=f"{name}_pk"),
         CheckConstraint(
             "status IN ('delivered', 'suppressed', 'failed', 'exhausted', 'remote_gone')",
@@ -190,19 +184,19 @@ def _operations(metadata: MetaData, name: str) -> Table:
     return Table(
         name,
         metadata,
-        _name("rule"),
-        _name("source_id"),
-        _name("verb"),
-        _name("key"),
-        _name("signal"),
+        name_column("rule"),
+        name_column("source_id"),
+        name_column("verb"),
+        name_column("key"),
+        name_column("signal"),
         # Of a create, which is sent again as it was; an update sends what is current.
-        _json("payload", nullable=True),
+        json_column("payload", nullable=True),
         _flag("in_doubt"),
         _count("lease_token"),
-        _name("chain_id"),
+        name_column("chain_id"),
         # Of the record's row when the operation was opened; empty where there was none.
         Column("row_version", BIG, nullable=True),
-        _instant("started_at"),
+        instant_column("started_at"),
         PrimaryKeyConstraint("rule", "source_id", name=f"{name}_pk"),
         CheckConstraint("verb IN ('create', 'update', 'delete')", name=f"{name}_verb"),
     )
@@ -213,22 +207,22 @@ def _chains(metadata: MetaData, name: str) -> Table:
     return Table(
         name,
         metadata,
-        _name("id"),
-        _name("rule"),
-        _name("state"),
-        _name("phase"),
+        name_column("id"),
+        name_column("rule"),
+        name_column("state"),
+        name_column("phase"),
         # The chain's start: what fell due later is left to the next chain.
-        _instant("due_before"),
-        _name("digest"),
+        instant_column("due_before"),
+        name_column("digest"),
         _count("job_seq"),
-        _instant("heartbeat_at"),
+        instant_column("heartbeat_at"),
         # How far this chain's own scan came; ahead of the rule's cursor never, behind it by an overlap.
-        _json("position", nullable=True),
-        _name("end", nullable=True),
-        _name("fault_kind", nullable=True),
-        _name("fault_source_id", nullable=True),
-        _name("fault_text", nullable=True),
-        _json("counters"),
+        json_column("position", nullable=True),
+        name_column("end", nullable=True),
+        name_column("fault_kind", nullable=True),
+        name_column("fault_source_id", nullable=True),
+        name_column("fault_text", nullable=True),
+        json_column("counters"),
         PrimaryKeyConstraint("id", name=f"{name}_pk"),
         CheckConstraint("state IN ('running', 'finished', 'failed', 'cancelled')", name=f"{name}_state"),
         CheckConstraint("phase IN ('drain', 'scan')", name=f"{name}_phase"),
@@ -241,13 +235,13 @@ def _breakers(metadata: MetaData, name: str) -> Table:
     return Table(
         name,
         metadata,
-        _name("target"),
-        _name("state"),
+        name_column("target"),
+        name_column("state"),
         # Faults of the target in a row.
         Column("failures", Integer(), nullable=False),
-        _instant("open_until", nullable=True),
+        instant_column("open_until", nullable=True),
         # Until when one job alone may try whether the target is back.
-        _instant("probe_until", nullable=True),
+        instant_column("probe_until", nullable=True),
         # How often in a row it opened: the cool-down doubles with each.
         Column("trips", Integer(), nullable=False),
         PrimaryKeyConstraint("target", name=f"{name}_pk"),
@@ -259,12 +253,12 @@ def _audit(metadata: MetaData, name: str) -> Table:
     return Table(
         name,
         metadata,
-        _name("id"),
-        _name("actor"),
-        _name("action"),
-        _json("selection"),
+        name_column("id"),
+        name_column("actor"),
+        name_column("action"),
+        json_column("selection"),
         _count("count"),
-        _name("reason", nullable=True),
-        _instant("at"),
+        name_column("reason", nullable=True),
+        instant_column("at"),
         PrimaryKeyConstraint("id", name=f"{name}_pk"),
     )

@@ -5,7 +5,6 @@ What a step changes is never indexed, so that PostgreSQL can update an execution
 
 from __future__ import annotations
 
-from datetime import datetime
 from functools import lru_cache
 
 from attrs import frozen
@@ -23,7 +22,15 @@ from sqlalchemy import (
     text,
 )
 
-from statifier_router.columns import BIG, IDENTITY, NAME, Instant, JsonText
+from statifier_router.columns import (
+    BIG,
+    IDENTITY,
+    Instant,
+    JsonText,
+    instant_column,
+    json_column,
+    name_column,
+)
 from statifier_router.outbound_tables import outbound_tables, xid_column
 from statifier_router.tables import Tables
 
@@ -82,18 +89,6 @@ def schema_of(tables: Tables) -> Schema:
     )
 
 
-def _name(name: str, *, nullable: bool = False) -> Column[str]:
-    return Column(name, NAME, nullable=nullable)
-
-
-def _json(name: str, *, nullable: bool = False) -> Column[str]:
-    return Column(name, JsonText(), nullable=nullable)
-
-
-def _instant(name: str, *, nullable: bool = False) -> Column[datetime]:
-    return Column(name, Instant(), nullable=nullable)
-
-
 def _identity() -> Column[int]:
     return Column("id", IDENTITY, Identity(), nullable=False)
 
@@ -103,11 +98,11 @@ def _claims(metadata: MetaData, prefix: str) -> Table:
     return Table(
         name,
         metadata,
-        _name("binding_id"),
-        _name("scope"),
-        _name("message_id"),
-        _name("digest"),
-        _instant("expires_at"),
+        name_column("binding_id"),
+        name_column("scope"),
+        name_column("message_id"),
+        name_column("digest"),
+        instant_column("expires_at"),
         PrimaryKeyConstraint("binding_id", "scope", "message_id", name=f"{name}_pk"),
         Index(f"{name}_expires_at", "expires_at"),
     )
@@ -119,12 +114,12 @@ def _addresses(metadata: MetaData, prefix: str) -> Table:
         name,
         metadata,
         _identity(),
-        _name("scope"),
-        _name("document"),
-        _name("key"),
-        _name("execution_id"),
-        _instant("inserted_at"),
-        _instant("terminal_seen_at", nullable=True),
+        name_column("scope"),
+        name_column("document"),
+        name_column("key"),
+        name_column("execution_id"),
+        instant_column("inserted_at"),
+        instant_column("terminal_seen_at", nullable=True),
         PrimaryKeyConstraint("id", name=f"{name}_pk"),
         UniqueConstraint("scope", "document", "key", name=f"{name}_scope_document_key"),
         Index(f"{name}_execution_id", "execution_id"),
@@ -137,21 +132,21 @@ def _executions(metadata: MetaData, prefix: str) -> Table:
     return Table(
         name,
         metadata,
-        _name("id"),
-        _name("document"),
-        _name("scope"),
-        _name("key"),
-        _name("content_hash"),
-        _name("interpreter"),
-        _name("status"),
+        name_column("id"),
+        name_column("document"),
+        name_column("scope"),
+        name_column("key"),
+        name_column("content_hash"),
+        name_column("interpreter"),
+        name_column("status"),
         # Empty once it was pruned.
-        _json("position", nullable=True),
-        _json("active"),
+        json_column("position", nullable=True),
+        json_column("active"),
         Column("revision", BIG, nullable=False),
         Column("deferred", Integer(), nullable=False, server_default=text("0")),
-        _name("failure", nullable=True),
-        _instant("created_at"),
-        _instant("ended_at", nullable=True),
+        name_column("failure", nullable=True),
+        instant_column("created_at"),
+        instant_column("ended_at", nullable=True),
         PrimaryKeyConstraint("id", name=f"{name}_pk"),
         CheckConstraint(
             "status IN ('active', 'suspended', 'completed', 'failed', 'cancelled')",
@@ -178,17 +173,17 @@ def _inputs(metadata: MetaData, prefix: str) -> Table:
     return Table(
         name,
         metadata,
-        _name("execution_id"),
+        name_column("execution_id"),
         Column("seq", BIG, nullable=False, autoincrement=False),
-        _name("door"),
-        _json("event", nullable=True),
-        _name("message_id", nullable=True),
-        _name("actor", nullable=True),
-        _json("errors", nullable=True),
-        _json("context", nullable=True),
+        name_column("door"),
+        json_column("event", nullable=True),
+        name_column("message_id", nullable=True),
+        name_column("actor", nullable=True),
+        json_column("errors", nullable=True),
+        json_column("context", nullable=True),
         # What a create or a migration needs beyond an event, so that the log suffices alone.
-        _json("details", nullable=True),
-        _instant("at"),
+        json_column("details", nullable=True),
+        instant_column("at"),
         PrimaryKeyConstraint("execution_id", "seq", name=f"{name}_pk"),
     )
 
@@ -199,14 +194,14 @@ def _ledger(metadata: MetaData, prefix: str) -> Table:
         name,
         metadata,
         _identity(),
-        _name("binding_id", nullable=True),
-        _name("message_id"),
-        _name("scope"),
-        _name("outcome"),
-        _name("key", nullable=True),
-        _name("execution_id", nullable=True),
-        _name("reason", nullable=True),
-        _instant("inserted_at"),
+        name_column("binding_id", nullable=True),
+        name_column("message_id"),
+        name_column("scope"),
+        name_column("outcome"),
+        name_column("key", nullable=True),
+        name_column("execution_id", nullable=True),
+        name_column("reason", nullable=True),
+        instant_column("inserted_at"),
         PrimaryKeyConstraint("id", name=f"{name}_pk"),
         Index(f"{name}_message_id", "message_id"),
         Index(f"{name}_binding_id_id", "binding_id", "id"),
@@ -220,14 +215,14 @@ def _charts(metadata: MetaData, prefix: str) -> Table:
     return Table(
         name,
         metadata,
-        _name("content_hash"),
-        _name("interpreter"),
+        name_column("content_hash"),
+        name_column("interpreter"),
         # Where it was first saved for; what runs on what is in `publications`.
-        _name("document", nullable=True),
-        _name("version", nullable=True),
-        _name("source"),
-        _instant("created_at"),
-        _instant("retired_at", nullable=True),
+        name_column("document", nullable=True),
+        name_column("version", nullable=True),
+        name_column("source"),
+        instant_column("created_at"),
+        instant_column("retired_at", nullable=True),
         PrimaryKeyConstraint("content_hash", name=f"{name}_pk"),
     )
 
@@ -237,12 +232,12 @@ def _publications(metadata: MetaData, prefix: str) -> Table:
     return Table(
         name,
         metadata,
-        _name("document"),
+        name_column("document"),
         # A null in a key would be equal to nothing, so "in every scope" is a column of its own.
         Column("everywhere", Boolean(), nullable=False),
-        _name("scope"),
-        _name("content_hash"),
-        _instant("published_at"),
+        name_column("scope"),
+        name_column("content_hash"),
+        instant_column("published_at"),
         PrimaryKeyConstraint("document", "everywhere", "scope", name=f"{name}_pk"),
     )
 
@@ -253,17 +248,17 @@ def _timers(metadata: MetaData, prefix: str) -> Table:
     return Table(
         name,
         metadata,
-        _name("key"),
-        _name("execution_id"),
-        _name("send_id", nullable=True),
-        _name("target", nullable=True),
-        _json("event"),
-        _json("context", nullable=True),
-        _instant("due_at"),
-        _name("state"),
+        name_column("key"),
+        name_column("execution_id"),
+        name_column("send_id", nullable=True),
+        name_column("target", nullable=True),
+        json_column("event"),
+        json_column("context", nullable=True),
+        instant_column("due_at"),
+        name_column("state"),
         Column("tries", Integer(), nullable=False),
-        _instant("next_try_at"),
-        _name("last_error", nullable=True),
+        instant_column("next_try_at"),
+        name_column("last_error", nullable=True),
         PrimaryKeyConstraint("key", name=f"{name}_pk"),
         CheckConstraint("state IN ('pending', 'fired', 'discarded', 'cancelled')", name=f"{name}_state"),
         Index(
@@ -289,13 +284,13 @@ def _outbox(metadata: MetaData, prefix: str) -> Table:
         name,
         metadata,
         _identity(),
-        _name("queue"),
-        _name("key"),
-        _name("execution_id"),
-        _name("scope"),
-        _json("event"),
-        _json("context", nullable=True),
-        _instant("created_at"),
+        name_column("queue"),
+        name_column("key"),
+        name_column("execution_id"),
+        name_column("scope"),
+        json_column("event"),
+        json_column("context", nullable=True),
+        instant_column("created_at"),
         xid_column(),
         PrimaryKeyConstraint("id", name=f"{name}_pk"),
         UniqueConstraint("key", name=f"{name}_key"),
@@ -313,17 +308,17 @@ def _deferred(metadata: MetaData, prefix: str) -> Table:
         name,
         metadata,
         _identity(),
-        _name("scope"),
-        _name("document"),
-        _name("key"),
+        name_column("scope"),
+        name_column("document"),
+        name_column("key"),
         # Empty while it is kept by its address, for an execution that is still to come.
-        _name("execution_id", nullable=True),
-        _name("binding_id"),
-        _name("message_id"),
-        _json("event"),
-        _json("context", nullable=True),
-        _instant("until"),
-        _instant("created_at"),
+        name_column("execution_id", nullable=True),
+        name_column("binding_id"),
+        name_column("message_id"),
+        json_column("event"),
+        json_column("context", nullable=True),
+        instant_column("until"),
+        instant_column("created_at"),
         PrimaryKeyConstraint("id", name=f"{name}_pk"),
         Index(f"{name}_execution_id_id", "execution_id", "id"),
         Index(
@@ -345,6 +340,6 @@ def _schema_version(metadata: MetaData, prefix: str) -> Table:
         name,
         metadata,
         Column("version", Integer(), nullable=False, autoincrement=False),
-        _instant("applied_at"),
+        instant_column("applied_at"),
         PrimaryKeyConstraint("version", name=f"{name}_pk"),
     )
