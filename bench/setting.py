@@ -204,6 +204,7 @@ def _start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
         with contextlib.suppress(psycopg.OperationalError):
             administrator(url).close()
             return process, url
+        # A server that starts tells nobody when it is ready: it can only be asked again.
         time.sleep(0.1)
     process.kill()
     sys.exit("postgres does not answer")

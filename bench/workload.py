@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import checkout  # noqa: F401 - finds the package
+import checkout  # noqa: F401 - imported for what it does: the package is then found
 from sqlalchemy import text
 
 from statifier_router import (

@@ -254,7 +254,7 @@ def _step(d: _Delivering, execution: Execution, chart: Chart, *, is_new: bool) -
             dropped = Dropped(task.binding_id, "unmatched_event", execution.id)
             return _Result(dropped, answer, after, stepped=True)
     outcome = known_created if is_new else known_delivered
-    return _Result(outcome(task.binding_id, execution.id), None, after, True)  # noqa: FBT003 - `stepped`
+    return _Result(outcome(task.binding_id, execution.id), None, after, True)  # noqa: FBT003 - by name costs more
 
 
 def _finished(d: _Delivering, execution: Execution) -> _Result:

@@ -19,7 +19,7 @@ os.environ.update(
 )
 
 from eventsourcing.application import Application  # noqa: E402 - it reads its settings when imported
-from eventsourcing.domain import Aggregate, event  # noqa: E402
+from eventsourcing.domain import Aggregate, event  # noqa: E402 - the same
 
 
 class Parcel(Aggregate):

@@ -181,7 +181,7 @@ def release(
 
     Failed records, which are tried again anyway, are chosen by name or by --status failed.
     Exit code 1 where a record that was named was not released.
-    """  # noqa: D301 - click knows a backspace
+    """  # noqa: D301 - the escape is the backspace by which click keeps lines apart
     named = options.read_ids(source_ids)
     filtered = [each for each in (status, error_kind, since) if each is not None]
     if not named and not filtered and not everything:

@@ -126,7 +126,7 @@ def together(
     With psycopg that is one wait, and the first that fails keeps those behind it from being run.
     """
     found = connection.dialect
-    texts = [statement._text(found) for statement, _ in asked]  # noqa: SLF001 - of this module
+    texts = [statement._text(found) for statement, _ in asked]  # noqa: SLF001 - a statement's own, in the module that defines it
     wire = texts[0].wire
     if wire is not None:
         sent = [(text.sendable, values) for text, (_, values) in zip(texts, asked, strict=True)]

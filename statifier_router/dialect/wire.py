@@ -311,7 +311,7 @@ def _run_together(
             if known is not None:
                 pgconn.send_query_prepared(known, parameters, statement.formats, _BINARY)
             else:
-                preparing, name = registry.get(statement)  # type: ignore[arg-type]  # as in `_run`
+                preparing, name = registry.get(statement)  # type: ignore[arg-type]  # it asks for two fields alone
                 if preparing is _SHOULD:
                     pgconn.send_prepare(name, statement.query)
                     at += 1
@@ -333,7 +333,7 @@ def _run_together(
     for answer in answers[:-1]:
         _checked(answer)
     for statement, place, preparing, name in unknown:
-        key = registry.maybe_add_to_cache(statement, preparing, name)  # type: ignore[arg-type]  # as in `_run`
+        key = registry.maybe_add_to_cache(statement, preparing, name)  # type: ignore[arg-type]  # the same
         if key is not None:
             registry.validate(key, preparing, name, answers[place])
             driver.wait(registry.maintain_gen(driver))
