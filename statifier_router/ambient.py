@@ -67,14 +67,14 @@ class Frame:
 
     link: Link
     parent: Frame | None
-    minted: dict[tuple[str, ...], str] = field(factory=dict)
+    minted: dict[tuple[str, ...], str]
+    first: dict[Place, Callable[[Frame], None]]
+    lock_timeout: timedelta | None
     doomed: Exception | None = None
-    lock_timeout: timedelta | None = None
     stepping: dict[str, Place] = field(factory=dict)
     queue: list[Any] = field(factory=list)
     hops: int = 0
     pipe: Pipe | None = None
-    first: dict[Place, Callable[[Frame], None]] = field(factory=dict)
     depth: int = 0
     waiting_for: str | None = None
     suspect: Callable[[Connection], str | None] | None = None
@@ -163,9 +163,14 @@ def of_connection(connection: Connection) -> Frame | None:
     return None
 
 
-def enter(link: Link, minted: dict[tuple[str, ...], str]) -> Frame:
+def enter(
+    link: Link,
+    minted: dict[tuple[str, ...], str],
+    first: dict[Place, Callable[[Frame], None]] | None = None,
+    lock_timeout: timedelta | None = None,
+) -> Frame:
     """Make the transaction of `link` the one in force, until `leave`."""
-    frame = Frame(link, _frames.get(), minted)
+    frame = Frame(link, _frames.get(), minted, {} if first is None else first, lock_timeout)
     frame.token = _frames.set(frame)
     return frame
 

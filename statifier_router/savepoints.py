@@ -162,5 +162,5 @@ def refuse_ended(link: Link) -> None:
 
     It may have met and swallowed a fault on which SQLite rolls back by itself.
     """
-    if dialect.has_ended(link):
+    if link.is_over() if isinstance(link, dialect.Held) else dialect.has_ended(link):
         raise DatabaseFault(None)

@@ -144,12 +144,14 @@ def attempt(
     waits = [first[place] for place in sorted(first)] if first else ()
     held = dialect.Held(config.opener)
     try:
-        dialect.set_busy_timeout(held, config.lock_timeout)
+        held.take()
+        if held.is_sqlite:
+            dialect.set_busy_timeout(held, config.lock_timeout)
         try:
             pipe = dialect.Pipe(held) if pipelined and not waits and not held.told_of_begin else None
             held.begin(sent=pipe is not None)
-            frame = ambient.enter(held, minted)
-            frame.lock_timeout, frame.pipe, frame.first = config.lock_timeout, pipe, first
+            frame = ambient.enter(held, minted, first, config.lock_timeout)
+            frame.pipe = pipe
             try:
                 for wait in waits:
                     wait(frame)
@@ -174,7 +176,7 @@ def attempt(
             held.commit()
             return answer
         finally:
-            if not held.invalidated:
+            if held.is_sqlite and not held.invalidated:
                 dialect.restore_busy_timeout(held)
     finally:
         held.close()

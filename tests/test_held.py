@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
+import attrs
 import pytest
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, ResourceClosedError
+from sqlalchemy.pool.base import _ConnectionFairy
 
 from statifier_router import CreatedAndDelivered, Delivered, deliver, executions, ledger
 from statifier_router.ambient import in_force
+from statifier_router.errors import DatabaseFault, StepFailed
 from tests.support.charts import Calling, delivery, obedient, registry, scans
 from tests.support.databases import Database
 
@@ -214,7 +220,7 @@ def test_a_database_that_cannot_be_opened_is_told_as_sqlalchemy_tells_it(tmp_pat
 
     engine = dialect.create_engine(f"sqlite:///{tmp_path}/no/such/place.db")
     with pytest.raises(DBAPIError, match="unable to open"):
-        dialect.Held(engine)
+        dialect.Held(engine).take()
 
 
 def test_an_interrupted_commit_gives_the_connection_up(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +228,7 @@ def test_an_interrupted_commit_gives_the_connection_up(config: Any, monkeypatch:
     from statifier_router import dialect
 
     held = dialect.Held(config.opener)
+    held.take()
     held.begin()
     lost = held.connection.dbapi_connection
 
@@ -236,3 +243,162 @@ def test_an_interrupted_commit_gives_the_connection_up(config: Any, monkeypatch:
     held.close()
     with config.engine.connect() as connection:
         assert connection.connection.dbapi_connection is not lost
+
+
+@pytest.fixture
+def proxies(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every proxy that SQLAlchemy makes of a pooled connection."""
+    found: list[Any] = []
+    init = _ConnectionFairy.__init__
+
+    def noted(self: Any, *args: Any, **kw: Any) -> None:
+        found.append(self)
+        init(self, *args, **kw)
+
+    monkeypatch.setattr(_ConnectionFairy, "__init__", noted)
+    return found
+
+
+@pytest.fixture
+def pooled(postgresql: Database, make_config: Any) -> Iterator[Any]:
+    """Makes a configuration over a pool of one connection, which is filled."""
+    engines: list[Engine] = []
+
+    def make(charts: Any = None, **kw: Any) -> Any:
+        engine = postgresql.engine(pool_size=1, max_overflow=0, pool_timeout=20, **kw)
+        engines.append(engine)
+        config = make_config(postgresql, engine=engine, charts=charts or registry(parcel=obedient()))
+        deliver(config, SCANS, "P7", delivery("m-1"))
+        return config
+
+    yield make
+    for engine in engines:
+        engine.dispose()
+
+
+def test_a_delivery_needs_no_proxy_of_the_pools(pooled: Any, proxies: list[Any]) -> None:
+    """With the installed SQLAlchemy the common delivery goes past it: an update must not undo that."""
+    config = pooled()
+    before = len(proxies)
+    assert isinstance(deliver(config, SCANS, "P7", delivery("m-2")), Delivered)
+    assert proxies[before:] == []
+    assert config.engine.pool.checkedout() == 0
+
+
+@pytest.mark.parametrize("why", ["pings", "checkout", "checkin", "reset", "logs"])
+def test_whoever_looks_at_the_pool_sees_the_proxy(pooled: Any, proxies: list[Any], why: str) -> None:
+    """It is made at once where somebody listens to the pool, where it pings, and where it logs."""
+    config = pooled(pool_pre_ping=why == "pings", echo_pool="debug" if why == "logs" else False)
+    if why in ("checkout", "checkin", "reset"):
+        event.listen(config.engine, why, lambda *_: None)
+    before = len(proxies)
+    deliver(config, SCANS, "P7", delivery("m-2"))
+    assert len(proxies) == before + 1
+    assert config.engine.pool.checkedout() == 0
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["asks for nothing", "asks for the connection"])
+@pytest.mark.parametrize("ends", ["well", "in a fault", "interrupted"])
+def test_whatever_happens_the_connection_comes_back(pooled: Any, ends: str, asks: bool) -> None:
+    """The pool's one connection is out while a step runs, and then in again, with nothing open on it."""
+    calling = Calling()
+    config = pooled(registry(parcel=calling))
+    out: list[int] = []
+
+    def hook(*_: Any) -> None:
+        out.append(config.engine.pool.checkedout())
+        if asks:
+            frame = in_force(config.writer)
+            assert frame is not None
+            frame.connection.execute(text("SELECT 1"))
+        if ends == "in a fault":
+            raise ValueError("no more")
+        if ends == "interrupted":
+            raise KeyboardInterrupt
+
+    raised = {"well": None, "in a fault": StepFailed, "interrupted": KeyboardInterrupt}[ends]
+    with calling.calling(hook), pytest.raises(raised) if raised else nullcontext():
+        deliver(config, SCANS, "P7", delivery("m-2"))
+    assert out == [1]
+    pool = config.engine.pool
+    assert (pool.checkedout(), pool.checkedin()) == (0, 1)
+    with config.engine.connect() as connection:
+        assert not connection.connection.dbapi_connection.info.transaction_status
+    assert isinstance(deliver(config, SCANS, "P7", delivery("m-3")), Delivered)
+
+
+def test_another_thread_waits_for_the_pool(pooled: Any) -> None:
+    """The pool's limit holds: what it has not, a delivery waits for, and is woken when it comes back."""
+    calling = Calling()
+    config = pooled(registry(parcel=calling))
+    inside, goes_on = threading.Event(), threading.Event()
+
+    def hook(*_: Any) -> None:
+        inside.set()
+        assert goes_on.wait(20)
+
+    with ThreadPoolExecutor(2) as threads:
+        with calling.calling(hook):
+            first = threads.submit(deliver, config, SCANS, "P7", delivery("m-2"))
+            assert inside.wait(20)
+        second = threads.submit(deliver, config, SCANS, "P8", delivery("m-3"))
+        queue: Any = config.engine.pool._pool
+        while not queue.not_empty._waiters:
+            assert not second.done()
+            threading.Event().wait(0.001)
+        goes_on.set()
+        assert isinstance(first.result(20), Delivered)
+        assert isinstance(second.result(20), CreatedAndDelivered)
+
+
+@pytest.mark.parametrize("how", ["the pool", "the connection", "age"])
+def test_what_the_pool_has_given_up_is_opened_anew(
+    pooled: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Invalidated, or past its age: a delivery gets another connection, as anybody would."""
+    config = pooled(pool_recycle=3600)
+    engine = config.engine
+    with engine.connect() as connection:
+        lost = connection.connection.dbapi_connection
+        if how == "the connection":
+            connection.invalidate()
+        elif how == "the pool":
+            engine.pool._invalidate(connection.connection)
+        else:
+            connection.connection._connection_record.starttime -= 4000
+    assert isinstance(deliver(config, SCANS, "P7", delivery("m-2")), Delivered)
+    assert lost.closed
+    with engine.connect() as connection:
+        assert connection.connection.dbapi_connection is not lost
+
+
+def test_a_pool_that_is_disposed_of_meanwhile_is_left_alone(pooled: Any) -> None:
+    """What comes back after `dispose` goes to the pool that it came from; the next delivery opens anew."""
+    calling = Calling()
+    config = pooled(registry(parcel=calling))
+    old = config.engine.pool
+    with calling.calling(lambda *_: config.engine.dispose()):
+        assert isinstance(deliver(config, SCANS, "P7", delivery("m-2")), Delivered)
+    assert (old.checkedin(), config.engine.pool.checkedin()) == (1, 0)
+    old.dispose()
+    assert isinstance(deliver(config, SCANS, "P7", delivery("m-3")), Delivered)
+    assert config.engine.pool.checkedout() == 0
+
+
+def test_a_server_that_refuses_is_told_as_sqlalchemy_tells_it(pooled: Any, monkeypatch: Any) -> None:
+    """A connection that cannot be opened anew leaves the pool its place, and is SQLAlchemy's error."""
+    config = pooled()
+    with config.engine.connect() as connection:
+        connection.invalidate()
+    connect = config.engine.dialect.loaded_dbapi.connect
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise config.engine.dialect.loaded_dbapi.OperationalError("the server is starting up")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(config.engine.dialect, "connect", refused)
+        with pytest.raises(DatabaseFault):
+            deliver(attrs.evolve(config, retries=0), SCANS, "P7", delivery("m-2"))
+    assert config.engine.dialect.loaded_dbapi.connect is connect
+    assert config.engine.pool.checkedout() == 0
+    assert isinstance(deliver(config, SCANS, "P7", delivery("m-2")), Delivered)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from statifier_router.dialect import pooling
 from statifier_router.dialect.common import BEGIN, BEGUN, COMMIT, driver
 from statifier_router.dialect.engines import begins_here, take_over
 from statifier_router.dialect.prepared import wrapped
@@ -26,41 +27,67 @@ _IDLE, _IN_TRANSACTION = 0, 2
 
 
 class Held:
-    """One connection of the engine's pool, from `begin` to `commit` or `rollback`; `close` gives it back.
+    """One connection of the engine's pool: `take`, `begin`, `commit` or `rollback`; `close` gives it back.
 
-    `connection` is the pooled one, as it is of SQLAlchemy's: statements of ours go over either.
+    `driver` is the driver's own connection, `info` what is kept with it in the pool; statements of ours go
+    over these. `connection` is the pooled one as SQLAlchemy hands it out.
     """
 
-    __slots__ = ("_given_back", "_made", "_pooled", "_transaction", "dialect", "driver", "engine")
+    __slots__ = (
+        "_entry", "_given_back", "_made", "_pool", "_pooled", "_transaction", "dialect", "driver", "engine",
+        "info", "is_sqlite", "ours",
+    )  # fmt: skip
 
-    # The driver's own while nobody has asked for SQLAlchemy's; it is what commits then.
+    # None until it is taken.
     driver: Any
+    info: Any
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.dialect: Any = engine.dialect
-        self._transaction: RootTransaction | None = None
+        self.is_sqlite: bool = self.dialect.name == "sqlite"
+        self.driver = None
+        # Whether its transaction is begun and ended here, and not by SQLAlchemy's connection.
+        self.ours = False
+        # Of the pool, as long as no proxy was made of it.
+        self._entry: Any = None
+        self._pooled: PoolProxiedConnection | None = None
         self._made: Connection | None = None
+        self._transaction: RootTransaction | None = None
         self._given_back = False
+
+    def take(self) -> None:
+        """Take it from the pool. Waits and raises as the engine's `connect` does."""
+        engine = self.engine
         if not begins_here(engine):
-            self._made = engine.connect()
-            self.driver = None
+            self._made = made = engine.connect()
+            self._keep(made.connection)
             return
+        self.ours = True
         try:
-            self._pooled: PoolProxiedConnection = engine.raw_connection()
+            # The engine may be given another one while this is held.
+            self._pool = engine.pool
+            self._entry = entry = pooling.take(self._pool)
+            if entry is None:
+                self._pooled = entry = engine.raw_connection()
         except self.dialect.loaded_dbapi.Error as error:
             raise _unconnected(engine, error) from error
-        self.driver = self._pooled.dbapi_connection
+        self._keep(entry)
+
+    def _keep(self, pooled: Any) -> None:
+        self.driver = pooled.dbapi_connection
+        self.info = pooled.info
 
     @property
     def connection(self) -> PoolProxiedConnection:
         """The pooled connection."""
-        return self._pooled if self._made is None else self._made.connection
-
-    @property
-    def info(self) -> Any:
-        """What is kept with the pooled connection."""
-        return self.connection.info
+        if self._made is not None:
+            return self._made.connection
+        if self._pooled is None:
+            proxy = pooling.spent if self._given_back else pooling.proxied
+            self._pooled = proxy(self._pool, self._entry)
+            self._entry = None
+        return self._pooled
 
     @property
     def closed(self) -> bool:
@@ -92,22 +119,21 @@ class Held:
         if self._made is not None:
             begin(self._made)
             return
-        sqlite = self.dialect.name == "sqlite"
         try:
-            if sqlite:
+            if self.is_sqlite:
                 # SQLAlchemy hands the implicit begin back to the driver whenever it sets a level.
                 take_over(self.driver)
                 self.driver.execute("BEGIN IMMEDIATE")
             else:
                 _wire().command(self.driver, BEGIN)
         except self.dialect.loaded_dbapi.Error as error:
-            raise wrapped(self, "BEGIN IMMEDIATE" if sqlite else "BEGIN", error) from error
+            raise wrapped(self, "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN", error) from error
 
     def is_open(self) -> bool:
         """Whether the server still holds this transaction and takes statements; it sends none."""
         if self._made is not None:
             return still_open(self._made)
-        if self.dialect.name == "sqlite":
+        if self.is_sqlite:
             return bool(self.driver.in_transaction)
         return bool(self.driver.pgconn.transaction_status == _IN_TRANSACTION)
 
@@ -115,10 +141,7 @@ class Held:
         """Whether this transaction is over although nobody here ended it; it sends none."""
         if self._made is not None:
             return has_ended(self._made)
-        return self._is_idle()
-
-    def _is_idle(self) -> bool:
-        if self.dialect.name == "sqlite":
+        if self.is_sqlite:
             return not self.driver.in_transaction
         return bool(self.driver.pgconn.transaction_status == _IDLE)
 
@@ -128,9 +151,9 @@ class Held:
             self._transaction.commit()
             return
         try:
-            if self.dialect.name == "sqlite":
+            if self.is_sqlite:
                 self.driver.commit()
-            elif not self._is_idle():
+            elif self.driver.pgconn.transaction_status != _IDLE:
                 _wire().command(self.driver, COMMIT)
         except self.dialect.loaded_dbapi.Error as error:
             raise wrapped(self, "COMMIT", error) from error
@@ -157,33 +180,41 @@ class Held:
         """SQLAlchemy's connection, in this very transaction; made when it is first asked for."""
         made = self._made
         if made is None:
-            made = Connection(self.engine, self._pooled)
+            made = Connection(self.engine, self.connection)
             if self._given_back:
                 # For whoever kept this past its end: it serves nobody any more.
                 made.close()
                 return made
-            info = self._pooled.info
             # Our own listener begins SQLite's transactions; this one is begun.
-            info[BEGUN] = True
+            self.info[BEGUN] = True
             try:
                 self._transaction = made.begin()
             finally:
-                del info[BEGUN]
+                del self.info[BEGUN]
             self._made = made
         return made
 
     def close(self) -> None:
-        """Give the connection back to the pool, which undoes what is still open."""
+        """Give it back to the pool, which undoes what is still open; nothing where none was taken."""
         if self._made is not None:
             self._made.close()
             return
+        if self.driver is None:
+            return
         self._given_back = True
+        # As SQLAlchemy's does after a commit of its own: there is nothing to undo.
+        is_over = self.is_over()
+        if self._entry is not None:
+            if is_over:
+                pooling.give_back(self._entry)
+                return
+            self._pooled = pooling.proxied(self._pool, self._entry)
+            self._entry = None
         give_back: Any = getattr(self._pooled, "_close_special", None)
-        if give_back is not None and self._is_idle():
-            # As SQLAlchemy's does after a commit of its own: there is nothing to undo.
+        if give_back is not None and is_over:
             give_back(transaction_reset=True)
         else:
-            self._pooled.close()
+            self.connection.close()
 
 
 # What a statement of ours goes over.
@@ -215,11 +246,7 @@ def begin(connection: Link) -> None:
 
 def pipes(connection: Link) -> bool:
     """Whether commands may travel with statements over it: PostgreSQL, the library's own, unlistened to."""
-    return (
-        isinstance(connection, Held)
-        and connection.driver is not None
-        and connection.dialect.name == "postgresql"
-    )
+    return isinstance(connection, Held) and connection.ours and not connection.is_sqlite
 
 
 def command(connection: Link, text: bytes) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -46,14 +46,15 @@ class Prepared:
 
     def rows(self, connection: Link, values: Mapping[str, Any]) -> list[Row]:
         """Run it and answer all its rows."""
-        text = self._text(connection.dialect)
+        dialect = connection.dialect
+        text = self._texts.get((dialect.driver, dialect.is_async)) or self._text(dialect)
         if text.wire is not None:
             try:
-                sent = text.wire.fetched(connection.connection, text.sendable, values)
-            except connection.dialect.loaded_dbapi.Error as error:
+                sent = text.wire.fetched(*_carrier(connection), text.sendable, values)
+            except dialect.loaded_dbapi.Error as error:
                 raise wrapped(connection, text.sql, error) from error
             if sent is not None:
-                return text.told(sent)
+                return sent  # type: ignore[no-any-return]  # a module that is not always there made them
         cursor = _executed(connection, text, values)
         try:
             # A statement that answers no rows has none to fetch.
@@ -69,11 +70,12 @@ class Prepared:
 
     def count(self, connection: Link, values: Mapping[str, Any]) -> int:
         """Run it and answer how many rows it touched."""
-        text = self._text(connection.dialect)
+        dialect = connection.dialect
+        text = self._texts.get((dialect.driver, dialect.is_async)) or self._text(dialect)
         if text.wire is not None:
             try:
-                sent = text.wire.touched(connection.connection, text.sendable, values)
-            except connection.dialect.loaded_dbapi.Error as error:
+                sent = text.wire.touched(_carrier(connection)[0], text.sendable, values)
+            except dialect.loaded_dbapi.Error as error:
                 raise wrapped(connection, text.sql, error) from error
             if sent is not None:
                 return int(sent)
@@ -94,18 +96,21 @@ class Prepared:
 
         Each goes by itself where the connection's cursor is to see the statement.
         """
-        text = self._text(connection.dialect)
-        wire, pooled = text.wire, connection.connection
+        dialect = connection.dialect
+        text = self._texts.get((dialect.driver, dialect.is_async)) or self._text(dialect)
+        wire = text.wire
         try:
-            sent = wire.fetched_between(pooled, text.sendable, values, before=before, after=after)
+            sent = wire.fetched_between(
+                *_carrier(connection), text.sendable, values, before=before, after=after
+            )
             if sent is not None:
-                return text.told(sent)
+                return sent  # type: ignore[no-any-return]  # as above
             if before is not None:
                 wire.command(driver(connection), before)
             found = self.rows(connection, values)
             if after is not None:
                 wire.command(driver(connection), after)
-        except connection.dialect.loaded_dbapi.Error as error:
+        except dialect.loaded_dbapi.Error as error:
             raise wrapped(connection, text.sql, error) from error
         return found
 
@@ -116,6 +121,15 @@ class Prepared:
         if text is None:
             text = self._texts[kind] = _compile(self, dialect)
         return text
+
+
+def _carrier(connection: Link) -> tuple[Any, Any]:
+    """The driver's connection, and what is kept with it in the pool."""
+    driver = getattr(connection, "driver", None)
+    if driver is not None:
+        return driver, connection.info
+    pooled = connection.connection
+    return pooled.dbapi_connection, pooled.info
 
 
 def together(
@@ -131,11 +145,11 @@ def together(
     if wire is not None:
         sent = [(text.sendable, values) for text, (_, values) in zip(texts, asked, strict=True)]
         try:
-            told = wire.told_together(connection.connection, sent)
+            told = wire.told_together(*_carrier(connection), sent)
         except found.loaded_dbapi.Error as error:
             raise wrapped(connection, "; ".join(text.sql for text in texts), error) from error
         if told is not None:
-            return [(text.told(rows), count) for text, (rows, count) in zip(texts, told, strict=True)]
+            return told  # type: ignore[no-any-return]  # a module that is not always there made them
     return [_one(connection, text, values) for text, (_, values) in zip(texts, asked, strict=True)]
 
 
@@ -163,14 +177,14 @@ class _Text:
     def told(self, rows: list[Row]) -> list[Row]:
         """The rows with their instants in UTC."""
         if self.instants and rows:
-            return [_with_instants(row, self.instants) for row in rows]
+            return [_with_instants(self.instants, row) for row in rows]
         return rows
 
 
 def _executed(connection: Link, text: _Text, values: Mapping[str, Any]) -> Any:
     dialect = connection.dialect
     if text.direct:
-        opened: Any = connection.connection.dbapi_connection
+        opened = _carrier(connection)[0]
         try:
             return opened.execute(text.sql, text.bind(values))
         except dialect.loaded_dbapi.Error as error:
@@ -209,7 +223,9 @@ def _compile(prepared: Prepared, dialect: Any) -> _Text:
         return _Text(sql, lambda values: values, instants)
     from statifier_router.dialect import wire
 
-    return _Text(sql, lambda values: values, instants, wire, wire.Sendable.of(sql, prepared.nullable))
+    make_row = partial(_with_instants, instants) if instants else tuple
+    sendable = wire.Sendable.of(sql, prepared.nullable, make_row)
+    return _Text(sql, lambda values: values, instants, wire, sendable)
 
 
 def _stored(value: Any) -> Any:
@@ -224,7 +240,7 @@ def _utc_text(instant: datetime) -> str:
     return instant.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
-def _with_instants(row: Row, places: tuple[int, ...]) -> Row:
+def _with_instants(places: tuple[int, ...], row: Row) -> Row:
     values = list(row)
     for place in places:
         value = values[place]

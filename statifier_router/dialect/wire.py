@@ -8,24 +8,22 @@ rule of what is prepared when.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
-from operator import itemgetter
-from struct import Struct
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from attrs import field, frozen
 from psycopg import generators
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, Format, TransactionStatus
 
+from statifier_router.dialect.sendable import Row, Sendable
+
+__all__ = ["Sendable", "command", "fetched", "fetched_between", "told_together", "touched"]
+
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
     from psycopg.pq.abc import PGconn, PGresult
-    from sqlalchemy import PoolProxiedConnection
 
 try:
     from psycopg._preparing import Prepare
@@ -35,21 +33,11 @@ except ImportError:
 else:
     _NO, _SHOULD = Prepare.NO, Prepare.SHOULD
 
-Row = tuple[Any, ...]
-
 # Plain numbers: an enumeration's members are looked up anew at every use.
 _IN_TRANSACTION = int(TransactionStatus.INTRANS)
 _GOOD = frozenset({int(ExecStatus.TUPLES_OK), int(ExecStatus.COMMAND_OK)})
 _FAILED = int(ExecStatus.FATAL_ERROR)
-# Of instants it is the same under every DateStyle and time zone of the session.
-_BINARY, _TEXT = Format.BINARY, Format.TEXT
-
-_INSTANT = "::TIMESTAMP WITH TIME ZONE"
-_TEXTS = frozenset({"::VARCHAR", "::TEXT", "::JSON"})
-# An array of them is a text like any other.
-_PLACEHOLDER = re.compile(rf"%\((\w+)\)s((?:{'|'.join([_INSTANT, *sorted(_TEXTS)])})(?!\[))?|%%")
-_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-_eight_bytes = Struct(">q").pack
+_BINARY = Format.BINARY
 
 _CURSOR = psycopg.Cursor
 
@@ -57,141 +45,23 @@ _CURSOR = psycopg.Cursor
 _READERS = "statifier_router_readers"
 
 
-@frozen(eq=False)
-class Sendable:
-    """One statement as libpq takes it: numbered parameters, and the names that they had.
-
-    The texts among them come first, then texts that are often null, then instants, then what may be
-    anything. `query` and `types` are what psycopg's registry of prepared statements knows it by. The types
-    of the parameters are inferred from the text.
-    """
-
-    query: bytes
-    texts: tuple[str, ...]
-    nullable: tuple[str, ...]
-    instants: tuple[str, ...]
-    others: tuple[str, ...]
-    types: tuple[int, ...] = ()
-    formats: tuple[Format, ...] = field(init=False)
-    # As the registry spells it.
-    key: tuple[bytes, tuple[int, ...]] = field(init=False)
-    _pick: Callable[[Mapping[str, Any]], tuple[Any, ...]] = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        derive = object.__setattr__
-        derive(self, "key", (self.query, self.types))
-        before = (_TEXT,) * len(self.texts + self.nullable)
-        derive(self, "formats", before + (_BINARY,) * len(self.instants) + (_TEXT,) * len(self.others))
-        # Of a single name it would answer no tuple.
-        derive(self, "_pick", itemgetter(*self.texts) if len(self.texts) > 1 else self._picked)
-
-    def _picked(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        return tuple([values[name] for name in self.texts])
-
-    @classmethod
-    def of(cls, pyformat: str, nullable: Collection[str] = ()) -> Sendable:
-        """Of a text with `%(name)s::TYPE` in it, as SQLAlchemy writes it for psycopg.
-
-        What is `nullable` is quicker to send as null, and slower as anything else.
-
-        >>> Sendable.of("SELECT %(a)s::TEXT, %(b)s::TEXT, %(a)s::TEXT, 7 %% 2").query
-        b'SELECT $1::TEXT, $2::TEXT, $1::TEXT, 7 % 2'
-        >>> Sendable.of("SELECT %(a)s::TIMESTAMP WITH TIME ZONE[]").instants
-        ()
-        """
-        casts: dict[str, str] = {}
-        for name, cast in _PLACEHOLDER.findall(pyformat):
-            if name:
-                casts[name] = cast or casts.get(name, "")
-        texts = [name for name, cast in casts.items() if cast in _TEXTS]
-        sure = tuple(name for name in texts if name not in nullable)
-        rare = tuple(name for name in texts if name in nullable)
-        instants = tuple(name for name, cast in casts.items() if cast == _INSTANT)
-        others = tuple(name for name in casts if name not in texts and name not in instants)
-        numbers = {name: at for at, name in enumerate([*sure, *rare, *instants, *others], 1)}
-
-        def numbered(found: re.Match[str]) -> str:
-            name, cast = found.groups()
-            return "%" if name is None else f"${numbers[name]}{cast or ''}"
-
-        query = _PLACEHOLDER.sub(numbered, pyformat).encode()
-        return cls(query, sure, rare, instants, others)
-
-    def encoded(self, values: Mapping[str, Any]) -> list[bytes | None] | None:
-        """The parameters, each in its format; None where only the cursor knows how to send one."""
-        try:
-            parameters = self._texts_of(values) if self.texts else []
-            for name in self.nullable:
-                value = values[name]
-                parameters.append(None if value is None else _text(value))
-            for name in self.instants:
-                value = values[name]
-                parameters.append(None if value is None else _instant(value))
-            for name in self.others:
-                value = values[name]
-                parameters.append(b"%d" % value if type(value) is int else _text(value))
-        except _Other:
-            return None
-        return parameters
-
-    def _texts_of(self, values: Mapping[str, Any]) -> list[bytes | None]:
-        picked = self._pick(values)
-        parameters: list[bytes | None]
-        try:
-            # All at once. No text that is sent holds NUL, so that it parts them again.
-            parameters = [*"\x00".join(picked).encode().split(b"\x00")]
-        except TypeError:
-            return [_text(value) for value in picked]
-        if len(parameters) != len(picked):
-            raise _nul()
-        return parameters
-
-
-class _Other(Exception):
-    """A value of a type that psycopg's adapters are for."""
-
-
-def _text(value: Any) -> bytes | None:
-    if type(value) is not str:
-        if value is None:
-            return None
-        raise _Other
-    if "\x00" in value:
-        raise _nul()
-    return value.encode()
-
-
-def _instant(value: Any) -> bytes:
-    if type(value) is not datetime:
-        raise _Other
-    since = value - _EPOCH
-    return _eight_bytes((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
-
-
-def _nul() -> psycopg.DataError:
-    # libpq would send what stands before it.
-    return psycopg.DataError("PostgreSQL text cannot hold NUL")
-
-
 def fetched(
-    pooled: PoolProxiedConnection, statement: Sendable, values: Mapping[str, Any]
+    driver: Any, info: dict[str, Any], statement: Sendable, values: Mapping[str, Any]
 ) -> list[Row] | None:
     """Run a statement in the transaction that is open, and answer its rows.
 
     None where it has to go through the cursor; it has not been sent then.
     """
-    driver: Any = pooled.dbapi_connection
     if not _carries(driver, in_transaction=True):
         return None
     parameters = statement.encoded(values)
     if parameters is None:
         return None
-    return _rows(pooled, statement, _run(driver, statement, parameters))
+    return _rows(driver, info, statement, _run(driver, statement, parameters))
 
 
-def touched(pooled: PoolProxiedConnection, statement: Sendable, values: Mapping[str, Any]) -> int | None:
+def touched(driver: Any, statement: Sendable, values: Mapping[str, Any]) -> int | None:
     """As `fetched`, and answer how many rows it touched."""
-    driver: Any = pooled.dbapi_connection
     if not _carries(driver, in_transaction=True):
         return None
     parameters = statement.encoded(values)
@@ -201,7 +71,8 @@ def touched(pooled: PoolProxiedConnection, statement: Sendable, values: Mapping[
 
 
 def fetched_between(
-    pooled: PoolProxiedConnection,
+    driver: Any,
+    info: dict[str, Any],
     statement: Sendable,
     values: Mapping[str, Any],
     *,
@@ -212,24 +83,22 @@ def fetched_between(
 
     The first of the three that fails keeps those behind it from being run. None as of `fetched`.
     """
-    driver: Any = pooled.dbapi_connection
     if not _carries(driver, in_transaction=before is None):
         return None
     parameters = statement.encoded(values)
     if parameters is None:
         return None
     (result,) = _run_together(driver, [(statement, parameters)], before, after)
-    return _rows(pooled, statement, result)
+    return _rows(driver, info, statement, result)
 
 
 def told_together(
-    pooled: PoolProxiedConnection, asked: Sequence[tuple[Sendable, Mapping[str, Any]]]
+    driver: Any, info: dict[str, Any], asked: Sequence[tuple[Sendable, Mapping[str, Any]]]
 ) -> list[tuple[list[Row], int]] | None:
     """Run statements one behind the other in one wait; of each its rows, and how many it touched.
 
     The first that fails keeps those behind it from being run. None as of `fetched`.
     """
-    driver: Any = pooled.dbapi_connection
     if not _carries(driver, in_transaction=True):
         return None
     sent: list[tuple[Sendable, Sequence[bytes | None]]] = []
@@ -240,7 +109,7 @@ def told_together(
         sent.append((statement, parameters))
     results = _run_together(driver, sent, None, None)
     return [
-        (_rows(pooled, statement, result), result.command_tuples or 0)
+        (_rows(driver, info, statement, result), result.command_tuples or 0)
         for (statement, _), result in zip(sent, results, strict=True)
     ]
 
@@ -249,7 +118,9 @@ def command(driver: psycopg.Connection[Any], text: bytes) -> None:
     """Run a command without parameters."""
     pgconn = driver.pgconn
     pgconn.send_query(text)
-    _checked(driver.wait(generators.execute(pgconn)))
+    results = driver.wait(generators.execute(pgconn))
+    if not results or results[-1].status not in _GOOD:
+        _checked(results)
 
 
 def _carries(driver: psycopg.Connection[Any], *, in_transaction: bool) -> bool:
@@ -273,10 +144,14 @@ def _run(
 ) -> PGresult:
     # psycopg's registry, so that whatever makes it forget its prepared statements does so for ours too.
     pgconn, registry = driver.pgconn, driver._prepared  # noqa: SLF001
+    results: list[PGresult]
     known = _name_of(registry, statement)
     if known is not None:
         pgconn.send_query_prepared(known, parameters, statement.formats, _BINARY)
-        return _checked(driver.wait(generators.execute(pgconn)))
+        results = driver.wait(generators.execute(pgconn))
+        if results and results[-1].status in _GOOD:
+            return results[-1]
+        return _checked(results)
     preparing, name = registry.get(statement)  # type: ignore[arg-type]  # it asks for `query` and `types` alone
     if preparing is _SHOULD:
         pgconn.send_prepare(name, statement.query)
@@ -371,20 +246,20 @@ def _answers(pgconn: PGconn, count: int) -> PQGen[list[list[PGresult]]]:
     return answers
 
 
-def _rows(pooled: PoolProxiedConnection, statement: Sendable, result: PGresult) -> list[Row]:
+def _rows(driver: Any, info: dict[str, Any], statement: Sendable, result: PGresult) -> list[Row]:
     count = result.ntuples
     if not count:
         return []
-    readers = pooled.info.get(_READERS)
+    readers = info.get(_READERS)
     if readers is None:
-        readers = pooled.info[_READERS] = {}
+        readers = info[_READERS] = {}
     reader = readers.get(statement)
     if reader is None:
-        reader = readers[statement] = Transformer(pooled.dbapi_connection)  # type: ignore[arg-type]  # psycopg's
+        reader = readers[statement] = Transformer(driver)
         reader.set_pgresult(result)
     else:
         reader.set_pgresult(result, set_loaders=False)
-    rows: list[Row] = reader.load_rows(0, count, tuple)
+    rows: list[Row] = reader.load_rows(0, count, statement.make_row)
     reader.set_pgresult(None, set_loaders=False)
     return rows
 

@@ -59,11 +59,12 @@ class Owned(Held):
     def __init__(self, config: Config) -> None:
         super().__init__(config.opener)
         self._config = config
-        pipelined = self.dialect.name == "postgresql" and not self.dialect.is_async
-        self._pipe = Pipe(self) if pipelined and not self.told_of_begin else None
+        self._pipe: Pipe | None = None
 
     def open(self) -> None:
         """Begin, now or with the first statement."""
+        pipelined = self.dialect.name == "postgresql" and not self.dialect.is_async
+        self._pipe = Pipe(self) if pipelined and not self.told_of_begin else None
         self.begin(sent=self._pipe is not None)
 
     def in_full(self) -> Connection:
@@ -117,6 +118,7 @@ def owning(config: Config) -> Iterator[Owned]:
     with _told(config):
         held = Owned(config)
         try:
+            held.take()
             dialect.set_busy_timeout(held, config.lock_timeout)
             try:
                 held.open()

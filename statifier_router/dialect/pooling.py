@@ -1,0 +1,79 @@
+"""A connection of the pool without the proxy that SQLAlchemy hands out with it.
+
+To make that proxy, to guard it against being forgotten and to take it apart again costs as much as a trip
+to the database. Nobody sees it where a transaction of ours begins and ends here. It is made as soon as
+somebody asks for it; and at once where anybody listens to the pool, where it pings, where it logs, and
+where it is of another kind. The pool's limits, queue, recycling and invalidation are its own all the while.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.pool import QueuePool
+
+if TYPE_CHECKING:
+    from sqlalchemy import PoolProxiedConnection
+
+try:
+    from sqlalchemy.event.attr import _EmptyListener as Unheard
+    from sqlalchemy.pool.base import _ConnectionFairy as Proxy
+    from sqlalchemy.pool.base import _ConnectionRecord as Record
+except ImportError:
+    # Another SQLAlchemy than the one this was written for: its proxies do everything.
+    Unheard = Proxy = Record = None  # type: ignore[assignment,misc]  # they are looked at before they are used
+
+_NEEDED = ("get_connection", "checkin", "_checkin_failed", "fairy_ref")
+KNOWN = Record is not None and all(hasattr(Record, name) for name in _NEEDED)
+
+
+def take(pool: Any) -> Any:
+    """An entry of the pool, which is its holder's until `give_back`; None where the proxy has to be made.
+
+    Its `dbapi_connection` is open. Waits and raises as the pool does.
+    """
+    if type(pool) is not QueuePool or not KNOWN:
+        return None
+    heard = pool.dispatch
+    if (
+        type(heard.checkout) is not Unheard
+        or type(heard.reset) is not Unheard
+        or type(heard.checkin) is not Unheard
+        or pool._pre_ping  # noqa: SLF001 - what `pool_pre_ping` said
+        or pool.logger.isEnabledFor(logging.DEBUG)
+    ):
+        return None
+    entry: Any = pool._do_get()  # noqa: SLF001 - what every kind of pool defines for this
+    try:
+        entry.get_connection()
+    except BaseException as error:
+        entry._checkin_failed(error, _fairy_was_created=False)  # noqa: SLF001 - as SQLAlchemy does then
+        raise
+    return entry
+
+
+def give_back(entry: Any) -> None:
+    """Return an entry for which no proxy was made. No transaction may be open on it."""
+    entry.checkin(_fairy_was_created=False)
+
+
+def proxied(pool: Any, entry: Any) -> PoolProxiedConnection:
+    """The proxy of an entry that was taken; it gives the entry back when it is closed or forgotten."""
+    proxy: Any = Proxy(pool, entry.dbapi_connection, entry, pool._should_log_debug())  # noqa: SLF001 - as SQLAlchemy does
+    entry.fairy_ref = weakref.ref(proxy, _nothing)
+    proxy._counter = 1  # noqa: SLF001 - how often it is to be closed
+    return proxy  # type: ignore[no-any-return]  # it is one
+
+
+def spent(pool: Any, entry: Any) -> PoolProxiedConnection:
+    """A proxy that serves nobody: the entry was given back, and is somebody else's."""
+    proxy: Any = Proxy(pool, entry.dbapi_connection, entry, False)  # noqa: FBT003 - SQLAlchemy's own order
+    # It must not give back what it does not hold.
+    proxy._finalizer.detach()  # noqa: SLF001 - nothing else takes that back
+    return proxy  # type: ignore[no-any-return]  # it is one
+
+
+def _nothing(_: object) -> None:
+    """SQLAlchemy's own reason: a weak reference with a callback is cleared before any other callback runs."""
