@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from statifier_router import charts, dialect, ids, keeping
+from statifier_router import charts, ids, keeping
 from statifier_router.ambient import Frame
 from statifier_router.config import Config
 from statifier_router.driving import Driving, Input, OutgoingFor
@@ -24,7 +24,7 @@ from statifier_router.errors import (
     IsolationConflict,
 )
 from statifier_router.executions import SQLExecutor
-from statifier_router.executor import Discarded, Execution, Executor
+from statifier_router.executor import TERMINAL, Discarded, Execution, Executor
 from statifier_router.keeping import Keeper
 from statifier_router.merged_plan import MergedActs
 from statifier_router.outcomes import (
@@ -112,7 +112,7 @@ def within(
 
 def _acts(config: Config, frame: Frame, executor: Executor, task: Task) -> Acts:
     """The plan of statements: merged on PostgreSQL, unless a host's own executor does the writing."""
-    if dialect.kind(frame.link) == "postgresql" and type(executor) is SQLExecutor:
+    if frame.link.dialect.name == "postgresql" and type(executor) is SQLExecutor:
         merged = MergedActs(config, frame, executor, task)
         if config.mint_execution_id is None:
             merged.minted = minted(config, frame, task)
@@ -231,11 +231,11 @@ def _existing(d: _Delivering, execution_id: str) -> _Result:
             hint="its address outlived it; addresses.reap removes that, and the next message "
             "creates a new one",
         )
-    if execution.terminal:
+    if execution.status in TERMINAL:
         return _finished(d, execution)
     if execution.status == "suspended":
         raise ExecutionSuspended(execution_id)
-    chart = charts.for_execution(d.config, execution)
+    chart = charts.for_hash(d.config, execution.content_hash, execution.id)
     return _step(d, execution, chart, is_new=False)
 
 

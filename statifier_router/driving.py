@@ -18,6 +18,7 @@ from statifier_router.errors import StepFailed
 from statifier_router.executions import SQLExecutor
 from statifier_router.executions.journal import Journal
 from statifier_router.executor import (
+    TERMINAL,
     Discarded,
     Door,
     EffectRefused,
@@ -137,7 +138,7 @@ class Driving:
             raise StepFailed(stepped.execution.id, reason)
         if step.errors and self.config.on_chart_error == "reject":
             raise StepFailed(stepped.execution.id, "; ".join(step.errors))
-        if stepped.execution.terminal:
+        if stepped.execution.status in TERMINAL:
             outgoing.completed(stepped, context)
 
     def _context(self, outgoing: Outgoing) -> StepContext:

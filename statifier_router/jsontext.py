@@ -43,7 +43,8 @@ def plain(value: object) -> Json:
     that is not text, a lone surrogate.
     """
     try:
-        return _plain(value)
+        # Most of what is asked about is an object.
+        return _plain_mapping(value) if type(value) is dict else _plain(value)
     except RecursionError:
         raise NotJson("is nested too deeply, or contains itself") from None
 
@@ -170,20 +171,17 @@ def _encoding(*, sort_keys: bool) -> Callable[[Json], str]:
 
 # One text, as it stands in stored JSON.
 quoted: Callable[[str], str] = json.encoder.encode_basestring
-_encode = _encoding(sort_keys=False)
-_canonical = _encoding(sort_keys=True)
+# The compact text that is stored. Keys keep their order.
+encode = _encoding(sort_keys=False)
+# One text for equal values: sorted keys, no spaces.
+canonical = _encoding(sort_keys=True)
 _scan: Callable[[str, int], tuple[Json, int]] = vars(json.JSONDecoder())["scan_once"]
-
-
-def encode(value: Json) -> str:
-    """The compact text that is stored. Keys keep their order."""
-    return _encode(value)
 
 
 @lru_cache(maxsize=256)
 def encode_names(names: tuple[str, ...]) -> str:
     """The stored text of a few names that come up again and again."""
-    return _encode(names)
+    return encode(names)
 
 
 def decode(text: str) -> Json:
@@ -198,14 +196,9 @@ def decode(text: str) -> Json:
     return value
 
 
-def canonical(value: Json) -> str:
-    """One text for equal values: sorted keys, no spaces."""
-    return _canonical(value)
-
-
 def digest_of_parts(*, data: Json, event: str, key: str) -> str:
     """The digest of an object of these three, in this order, which is the canonical one."""
-    text = f'{{"data":{_canonical(data)},"event":{quoted(event)},"key":{quoted(key)}}}'
+    text = f'{{"data":{canonical(data)},"event":{quoted(event)},"key":{quoted(key)}}}'
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -29,6 +29,9 @@ def check_key(key: object) -> str:
     >>> check_key("P7")
     'P7'
     """
+    if type(key) is str and key.isascii() and 0 < len(key) <= KEY_LIMIT and "\x00" not in key:
+        # Nearly all of them; `checked` says what is wrong with the others.
+        return key
     if not isinstance(key, str):
         raise KeyInvalid(f"key must be text, not {type(key).__name__}; join(...) renders integers as text")
     return checked(key, "key", KeyInvalid, limit=KEY_LIMIT)
@@ -122,7 +125,7 @@ def _called(key: Callable[[View], Any]) -> Program:
 
 
 def _judged(value: object) -> str:
-    if close_awaitable(value):
+    if type(value) is not str and close_awaitable(value):
         raise KeyRefusal("key answered an awaitable; it must be a plain function, not async")
     try:
         return check_key(value)

@@ -12,7 +12,7 @@ from statifier_router.clock import as_utc
 from statifier_router.errors import MessageError
 from statifier_router.jsontext import Json, NotJson, copied, encode, plain, quoted
 from statifier_router.text import MESSAGE_ID_LIMIT, NAME_LIMIT, SEND_ID_LIMIT, checked
-from statifier_router.values import unchecked
+from statifier_router.values import quick, unchecked
 
 # Converters, typed as what a caller may hand over, so that a type checker sees a slip before they do.
 
@@ -21,7 +21,11 @@ def _json(value: object, name: str) -> Json:
     try:
         return plain(value)
     except NotJson as fault:
-        raise MessageError(f"{name}{fault.path} {fault.problem}") from fault
+        raise _not_json(name, fault) from fault
+
+
+def _not_json(name: str, fault: NotJson) -> MessageError:
+    return MessageError(f"{name}{fault.path} {fault.problem}")
 
 
 def _json_object(value: object, name: str) -> dict[str, Json]:
@@ -49,24 +53,34 @@ def _send_id(value: str | None) -> str | None:
 
 
 def _source(value: str) -> str:
+    if type(value) is str and value.isascii() and 0 < len(value) <= NAME_LIMIT and "\x00" not in value:
+        return value
     return checked(value, "source", MessageError, limit=NAME_LIMIT)
 
 
 def _message_id(value: str) -> str:
+    if type(value) is str and value.isascii() and 0 < len(value) <= MESSAGE_ID_LIMIT and "\x00" not in value:
+        # As `checked` begins; it is asked of every message.
+        return value
     return checked(value, "message_id", MessageError, limit=MESSAGE_ID_LIMIT)
 
 
 def _scope(value: str) -> str:
+    if type(value) is str and value.isascii() and 0 < len(value) <= NAME_LIMIT and "\x00" not in value:
+        return value
     # Empty is a scope like any other: a host with one tenant need not invent a name.
     return checked(value, "scope", MessageError, limit=NAME_LIMIT, empty=True)
 
 
 def _message_data(value: Mapping[str, Json]) -> Mapping[str, Json]:
-    return _json_object(value, "data")
+    return _json(value, "data") if type(value) is dict else _json_object(value, "data")  # type: ignore[return-value]  # of a dict it is one
 
 
 def _projection(value: Json) -> Json:
-    return _json(value, "data")
+    try:
+        return plain(value)
+    except NotJson as fault:
+        raise _not_json("data", fault) from fault
 
 
 def _now(value: datetime) -> datetime:
@@ -86,6 +100,7 @@ def _context_text(name: str, value: object) -> str:
     return value
 
 
+@quick
 @frozen(weakref_slot=False)
 class Event:
     """What a chart is handed: a name and data.
@@ -116,7 +131,8 @@ def copied_event(event: Event) -> Event:
     return _known_event(event.name, copied(event.data), event.origin, event.send_id)
 
 
-@frozen
+@quick
+@frozen(weakref_slot=False)
 class Message:
     """One message of a source, as it was handed over.
 
@@ -135,6 +151,7 @@ class Message:
     context: Mapping[str, str] = field(factory=dict, kw_only=True, converter=_context, repr=False)
 
 
+@quick
 @frozen(weakref_slot=False)
 class Delivery:
     """What `deliver` delivers: one message seen by one binding. `data` is the projection."""

@@ -11,7 +11,7 @@ from attrs import field, frozen
 
 from statifier_router.jsontext import Json
 from statifier_router.messages import Event
-from statifier_router.values import unchecked
+from statifier_router.values import quick, unchecked
 
 StepOutcome = Literal["moved", "refused", "ignored", "unknown", "failed"]
 StepStatus = Literal["active", "completed", "failed"]
@@ -62,6 +62,7 @@ def _effects(values: Iterable[Effect]) -> tuple[Effect, ...]:
     return tuple(values)
 
 
+@quick
 @frozen(weakref_slot=False)
 class Step:
     """A chart's answer to being created, or to one event.

@@ -11,7 +11,7 @@ from attrs import field
 from statifier_router.bindings import Binding, Create, Dedupe, Defer, Plan
 from statifier_router.claims import Claim
 from statifier_router.errors import ConfigError, MessageError
-from statifier_router.jsontext import copied, digest_of_parts
+from statifier_router.jsontext import digest_of_parts
 from statifier_router.keys import check_key
 from statifier_router.messages import Delivery, Envelope, Event, known_event
 from statifier_router.values import made_often
@@ -59,8 +59,8 @@ def of_binding(binding: object, key: object, delivery: object) -> Task:
     if not isinstance(delivery, Delivery):
         raise MessageError(f"delivery must be a Delivery, not {type(delivery).__name__}")
     checked_key = check_key(key)
-    # A copy: the chart's event is nobody else's, and is logged as it was delivered.
-    event = known_event(binding.event, copied(delivery.data))
+    # The delivery's own data: a chart that may change what it is handed is given a copy.
+    event = known_event(binding.event, delivery.data)
     unmatched, missing = binding.unmatched, binding.missing
     return Task(
         "deliver",

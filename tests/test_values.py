@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import attrs
 import pytest
 
-from statifier_router import CreatedAndDelivered, Delivered, Delivery, Event, Step
+from statifier_router import CreatedAndDelivered, Delivered, Delivery, Event, Message, MessageError, Step
 from statifier_router.executions.rows import StoredExecution
 from statifier_router.executor import StepContext, Stepped
-from statifier_router.values import unchecked
+from statifier_router.values import quick, unchecked
 from tests.support.charts import NOW
 
 EXECUTION: tuple[Any, ...] = (
@@ -72,3 +73,71 @@ def test_a_context_resolves_its_connection_when_asked() -> None:
     """`connection` names the field, although what is kept may be less than that."""
     names = {field.alias: field.name for field in attrs.fields(StepContext)}
     assert names["connection"] == "link"
+
+
+@pytest.mark.parametrize("cls", [Delivery, Event, Message, Step])
+def test_a_quick_class_shows_the_signature_that_attrs_made(cls: type[Any]) -> None:
+    """Names, order, kinds, defaults and annotations."""
+    derived = attrs.make_class("Derived", [], bases=(cls,), frozen=True)
+    shown = inspect.signature(cls).parameters
+    assert list(shown.values()) == list(inspect.signature(derived).parameters.values())
+
+
+@pytest.mark.parametrize("base", [Delivery, Event, Message, Step])
+def test_whatever_derives_from_a_quick_class_is_of_its_own_class(base: type[Any]) -> None:
+    """A plain subclass and one of attrs' are made as attrs makes them, converters and all."""
+    parts: dict[type, tuple[Any, ...]] = {
+        Delivery: ("m-1", "acme", NOW, {"a": 1}),
+        Event: ("scanned", {"a": 1}),
+        Message: ("carrier", "m-1", "acme", {"a": 1}),
+        Step: ({"a": 1},),
+    }
+
+    class Plain(base):
+        pass
+
+    @attrs.frozen
+    class Wider(base):
+        more: int = attrs.field(default=1, kw_only=True)
+
+    made = base(*parts[base])
+    for cls in (Plain, Wider):
+        found = cls(*parts[base])
+        assert type(found) is cls
+        assert attrs.asdict(found) == attrs.asdict(made) | ({"more": 1} if cls is Wider else {})
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            found.data = None
+
+
+def test_a_quick_class_converts_defaults_and_refuses_as_before() -> None:
+    """Each instance has a default of its own; what a converter raises comes out; too much is a TypeError."""
+    one, other = Event("scanned"), Event("scanned")
+    assert one.data == {}
+    assert one.data is not other.data
+    assert Step({}, active=["open"]).active == ("open",)
+    with pytest.raises(MessageError, match="event name must not be empty"):
+        Event("")
+    with pytest.raises(MessageError, match=r"event data\['a'\] set is not JSON"):
+        Event("scanned", {"a": set()})
+    with pytest.raises(TypeError, match="positional"):
+        Step({}, "moved")
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'data'"):
+        Delivery("m-1", "acme", NOW)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nme'"):
+        Event(nme="scanned")
+
+
+def test_what_quick_would_leave_out_it_refuses() -> None:
+    """A validator, and a default made of the instance."""
+
+    @attrs.frozen(weakref_slot=False)
+    class Validated:
+        size: int = attrs.field(validator=attrs.validators.instance_of(int))
+
+    @attrs.frozen(weakref_slot=False)
+    class Derived:
+        size: int = attrs.field(default=attrs.Factory(lambda self: 1, takes_self=True))
+
+    for cls in (Validated, Derived):
+        with pytest.raises(TypeError, match="size: neither validators nor factories"):
+            quick(cls)

@@ -6,7 +6,6 @@ Everything is written after the effects, so that a row exists in its final form 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 
 import attrs
@@ -17,6 +16,7 @@ from statifier_router.errors import ChartMismatch, StepFailed
 from statifier_router.executions import rows
 from statifier_router.executions.journal import Journal, NewInput, WriteAtOnce
 from statifier_router.executor import (
+    TERMINAL,
     Discarded,
     EffectRefused,
     Execution,
@@ -88,7 +88,7 @@ class SQLExecutor:
         self, context: StepContext, execution: Execution, chart: Chart, event: Event
     ) -> Stepped | Discarded:
         """Step it once. Raises `ChartMismatch`, `StepFailed` and `StaleRevision`."""
-        if execution.terminal:
+        if execution.status in TERMINAL:
             return Discarded(execution)
         if chart.content_hash != execution.content_hash:
             raise ChartMismatch(execution.content_hash, execution.id, chart.content_hash)
@@ -102,8 +102,7 @@ class SQLExecutor:
         )
         if context.keeps_unmatched and not changes_position(answer):
             return Stepped(execution, answer)
-        revision = execution.revision + 1
-        step, reentries, unheard = _hand_on(context, execution.id, revision, chart, answer)
+        step, reentries, unheard = _hand_on(context, execution.id, execution.revision + 1, chart, answer)
         moved = bool(reentries) or changes_position(answer)
         status, failure, ended_at = _ending(step, context.now)
         after = rows.after_step(
@@ -148,45 +147,54 @@ def changes_position(step: Step) -> bool:
 
 def ask_create(chart: Chart, execution_id: str, *, data: Json, now: datetime) -> Step:
     """The chart's first step; a raise, a failure or a malformed answer is `StepFailed`."""
-    return _asked(chart, execution_id, lambda: chart.create(data=data, now=now), before=None, created=True)
+    try:
+        answer = chart.create(data=data, now=now)
+        if not _is_checked(chart):
+            answer = checked_step(answer, before=None, created=True)
+    except Exception as error:
+        if travels(error):
+            # Not the chart's doing: code inside it met a fault that the outermost door retries.
+            raise
+        raise _raised(execution_id, error) from error
+    if answer.outcome == "failed":
+        raise _failed(execution_id, answer)
+    return answer
 
 
 def ask_step(
     chart: Chart, execution_id: str, position: Json, event: Event, *, event_id: str, now: datetime
 ) -> Step:
     """The chart's answer to one event; a raise, a failure or a malformed answer is `StepFailed`."""
-    given, own_event = position, event
-    if not _is_checked(chart):
+    is_checked = _is_checked(chart)
+    if is_checked:
+        given, own_event = position, event
+    else:
         # A chart of the host's may change what it is handed; the log keeps what was delivered.
         given, own_event = plain(position), copied_event(event)
-    return _asked(
-        chart,
-        execution_id,
-        lambda: chart.step(given, own_event, event_id=event_id, now=now),
-        before=position,
-        created=False,
-    )
+    try:
+        answer = chart.step(given, own_event, event_id=event_id, now=now)
+        if not is_checked:
+            answer = checked_step(answer, before=position, created=False)
+    except Exception as error:
+        if travels(error):
+            raise
+        raise _raised(execution_id, error) from error
+    if answer.outcome == "failed":
+        raise _failed(execution_id, answer)
+    return answer
 
 
 def _is_checked(chart: Chart) -> bool:
-    """Whether its adapter checks its answers and keeps to itself what it is handed."""
+    """Whether its adapter checks its answers and keeps to itself what it is handed, as those that ship do."""
     return bool(getattr(chart, "answers_checked", False))
 
 
-def _asked(chart: Chart, execution_id: str, call: Callable[[], Step], *, before: Json, created: bool) -> Step:
-    try:
-        step = call()
-        # The adapters that ship check their own answers; a chart of the host's is checked here.
-        if not _is_checked(chart):
-            step = checked_step(step, before=before, created=created)
-    except Exception as error:
-        if travels(error):
-            # Not the chart's doing: code inside it met a fault that the outermost door retries.
-            raise
-        raise StepFailed(execution_id, error_text(f"{type(error).__name__}: {error}")) from error
-    if step.outcome == "failed":
-        raise StepFailed(execution_id, "; ".join(step.errors) or "its step answered 'failed'")
-    return step
+def _raised(execution_id: str, error: Exception) -> StepFailed:
+    return StepFailed(execution_id, error_text(f"{type(error).__name__}: {error}"))
+
+
+def _failed(execution_id: str, answer: Step) -> StepFailed:
+    return StepFailed(execution_id, "; ".join(answer.errors) or "its step answered 'failed'")
 
 
 def _hand_on(

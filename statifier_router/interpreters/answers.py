@@ -34,7 +34,9 @@ def checked_step(answer: object, *, before: Json, created: bool) -> Step:
     if keeps and answer.status != "active":
         raise BadAnswer(f"a step that is {answer.outcome!r} cannot end the execution")
     for name in answer.active:
-        checked(name, "a name in active", BadAnswer, limit=KEY_LIMIT)
+        # Nearly all of them are; `checked` says what is wrong with the others.
+        if type(name) is not str or not name.isascii() or not 0 < len(name) <= KEY_LIMIT or "\x00" in name:
+            checked(name, "a name in active", BadAnswer, limit=KEY_LIMIT)
     return known_step(
         before if keeps else _json(answer.position, "position"),
         answer.outcome,

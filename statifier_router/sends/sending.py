@@ -48,7 +48,8 @@ class Sending:
 
     def settle(self, frame: Frame) -> None:
         """Deliver what was queued for executions whose step was open; the outermost door calls it."""
-        neighbours.drain(self, frame)
+        if frame.queue:
+            neighbours.drain(self, frame)
 
 
 @made_often
