@@ -43,6 +43,8 @@ class Sendable:
     types: tuple[int, ...] = ()
     # What makes a row of its values.
     make_row: Callable[[Sequence[Any]], Row] = tuple
+    # Whether its text never comes again, so that to prepare it were a waste.
+    is_once: bool = False
     formats: tuple[Format, ...] = field(init=False)
     # As the registry spells it.
     key: tuple[bytes, tuple[int, ...]] = field(init=False)
@@ -90,6 +92,11 @@ class Sendable:
 
         query = _PLACEHOLDER.sub(numbered, pyformat).encode()
         return cls(query, sure, rare, instants, others, make_row=make_row)
+
+    @classmethod
+    def command(cls, text: bytes, *, is_once: bool = True) -> Sendable:
+        """Of a text without parameters and rows."""
+        return cls(text, (), (), (), (), is_once=is_once)
 
     def encoded(self, values: Mapping[str, Any]) -> list[bytes | None] | None:
         """The parameters, each in its format; None where only the cursor knows how to send one."""

@@ -17,6 +17,7 @@ from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, Format, TransactionStatus
 
+from statifier_router.dialect.common import BEGIN, COMMIT
 from statifier_router.dialect.sendable import Row, Sendable
 
 __all__ = ["Sendable", "command", "fetched", "fetched_between", "told_together", "touched"]
@@ -40,6 +41,9 @@ _FAILED = int(ExecStatus.FATAL_ERROR)
 _BINARY = Format.BINARY
 
 _CURSOR = psycopg.Cursor
+
+# What comes with every transaction is prepared as a statement is: the server would read it anew each time.
+_REPEATED = {text: Sendable.command(text, is_once=False) for text in (BEGIN, COMMIT)}
 
 # Where a pooled connection keeps what reads the rows of each statement.
 _READERS = "statifier_router_readers"
@@ -176,15 +180,16 @@ def _run_together(
     at, places = 0, []
     # Those that the registry has still to be told of.
     unknown: list[tuple[Sendable, int, Any, bytes]] = []
+    first = 0 if before is None else 1
+    sent = [*_commands(before), *asked, *_commands(after)]
     pgconn.enter_pipeline_mode()
     try:
-        if before is not None:
-            pgconn.send_query_params(before, None)
-            at += 1
-        for statement, parameters in asked:
+        for statement, parameters in sent:
             known = _name_of(registry, statement)
             if known is not None:
                 pgconn.send_query_prepared(known, parameters, statement.formats, _BINARY)
+            elif statement.is_once:
+                pgconn.send_query_params(statement.query, None)
             else:
                 preparing, name = registry.get(statement)  # type: ignore[arg-type]  # it asks for two fields alone
                 if preparing is _SHOULD:
@@ -193,9 +198,6 @@ def _run_together(
                 _send(pgconn, statement, parameters, b"" if preparing is _NO else name)
                 unknown.append((statement, at, preparing, name))
             places.append(at)
-            at += 1
-        if after is not None:
-            pgconn.send_query_params(after, None)
             at += 1
         pgconn.pipeline_sync()
         # The last answer is to the sync.
@@ -212,7 +214,11 @@ def _run_together(
         if key is not None:
             registry.validate(key, preparing, name, answers[place])
             driver.wait(registry.maintain_gen(driver))
-    return [answers[place][0] for place in places]
+    return [answers[place][0] for place in places[first : first + len(asked)]]
+
+
+def _commands(text: bytes | None) -> list[tuple[Sendable, Sequence[bytes | None]]]:
+    return [] if text is None else [(_REPEATED.get(text) or Sendable.command(text), ())]
 
 
 def _name_of(registry: Any, statement: Sendable) -> bytes | None:
