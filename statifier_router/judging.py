@@ -13,7 +13,7 @@ from attrs import frozen
 from statifier_router import ledger, tasks
 from statifier_router.bindings import Binding
 from statifier_router.config import Config, checked_bindings
-from statifier_router.messages import Message, delivery_of
+from statifier_router.messages import Message
 from statifier_router.outcomes import KeyRefused, NoMatch
 from statifier_router.refusals import KeyRefusal, MatchRefused
 from statifier_router.tasks import Task
@@ -71,7 +71,7 @@ def _judge(binding: Binding, message: Message, view: View, now: datetime) -> Jud
     except KeyRefusal as refusal:
         return _refused(KeyRefused(binding.id, "key", refusal.detail), message, now)
     data = binding.project(message.data)
-    return tasks.of_binding(binding, key, delivery_of(message, now, data))
+    return tasks.of_message(binding, key, message, now, data)
 
 
 def _refused(refused: KeyRefused, message: Message, now: datetime) -> Settled:

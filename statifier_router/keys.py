@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from attrs import field, frozen
 
@@ -29,12 +29,16 @@ def check_key(key: object) -> str:
     >>> check_key("P7")
     'P7'
     """
-    if type(key) is str and key.isascii() and 0 < len(key) <= KEY_LIMIT and "\x00" not in key:
-        # Nearly all of them; `checked` says what is wrong with the others.
+    if _is_common(key):
         return key
     if not isinstance(key, str):
         raise KeyInvalid(f"key must be text, not {type(key).__name__}; join(...) renders integers as text")
     return checked(key, "key", KeyInvalid, limit=KEY_LIMIT)
+
+
+def _is_common(key: object) -> TypeGuard[str]:
+    """Whether it is one without a doubt, as nearly all are; `checked` says what is wrong with the others."""
+    return type(key) is str and key.isascii() and 0 < len(key) <= KEY_LIMIT and "\x00" not in key
 
 
 def compile_key(key: object) -> Program:
@@ -97,6 +101,8 @@ def _rendered(value: object, names: Names) -> str:
 def _field(names: Names) -> Program:
     def program(view: View) -> str:
         value = read(view.__data__, names)
+        if _is_common(value):
+            return value
         if value is ABSENT:
             raise KeyRefusal(str(Missing(names)))
         if not isinstance(value, str):

@@ -84,7 +84,10 @@ def _pattern(pattern: Mapping[object, object]) -> Program:
         data = view.__data__
         for names, values in wanted:
             found = read(data, names)
-            if found is ABSENT or isinstance(found, dict | list) or _marked(found) not in values:
+            if type(found) is str:
+                if found not in values:
+                    return False
+            elif found is ABSENT or isinstance(found, dict | list) or _marked(found) not in values:
                 return False
         return True
 

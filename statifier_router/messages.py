@@ -163,14 +163,6 @@ class Delivery:
     context: Mapping[str, str] = field(factory=dict, kw_only=True, converter=_context, repr=False)
 
 
-_known_delivery = unchecked(Delivery)
-
-
-def delivery_of(message: Message, now: datetime, projection: Json) -> Delivery:
-    """The delivery of a message that was checked when it was made. The projection's values are its own."""
-    return _known_delivery(message.message_id, message.scope, now, projection, message.context)
-
-
 def _event(value: Event) -> Event:
     return _an_event(value)
 

@@ -11,9 +11,9 @@ from attrs import field
 from statifier_router.bindings import Binding, Create, Dedupe, Defer, Plan
 from statifier_router.claims import Claim
 from statifier_router.errors import ConfigError, MessageError
-from statifier_router.jsontext import digest_of_parts
+from statifier_router.jsontext import Json, digest_of_parts
 from statifier_router.keys import check_key
-from statifier_router.messages import Delivery, Envelope, Event, known_event
+from statifier_router.messages import Delivery, Envelope, Event, Message, known_event
 from statifier_router.values import made_often
 
 _LAST = datetime.max.replace(tzinfo=UTC)
@@ -58,22 +58,26 @@ def of_binding(binding: object, key: object, delivery: object) -> Task:
         raise ConfigError(f"binding must be a Binding, not {type(binding).__name__}")
     if not isinstance(delivery, Delivery):
         raise MessageError(f"delivery must be a Delivery, not {type(delivery).__name__}")
-    checked_key = check_key(key)
-    # The delivery's own data: a chart that may change what it is handed is given a copy.
-    event = known_event(binding.event, delivery.data)
+    return of_message(binding, check_key(key), delivery, delivery.now, delivery.data)
+
+
+def of_message(binding: Binding, key: str, message: Message | Delivery, now: datetime, data: Json) -> Task:
+    """The task of a message that this binding takes, with a key that was judged."""
+    # The message's own data: a chart that may change what it is handed is given a copy.
+    event = known_event(binding.event, data)
     unmatched, missing = binding.unmatched, binding.missing
     return Task(
         "deliver",
         binding.id,
         binding.document,
         binding.create,
-        delivery.scope,
-        checked_key,
-        delivery.message_id,
-        delivery.now,
+        message.scope,
+        key,
+        message.message_id,
+        now,
         event,
-        delivery.context,
-        _claim(binding.id, binding.dedupe, delivery, event, checked_key),
+        message.context,
+        _claim(binding.id, binding.dedupe, message, now, event, key),
         True,  # noqa: FBT003 - `drops_unmatched`, by its place
         unmatched if type(unmatched) is Defer else None,
         missing if type(missing) is Defer else None,
@@ -98,18 +102,20 @@ def of_plan(plan: object, key: object, envelope: object) -> Task:
         now=envelope.now,
         event=envelope.event,
         context=envelope.context,
-        claim=_claim(plan.id, plan.dedupe, envelope, envelope.event, checked_key),
+        claim=_claim(plan.id, plan.dedupe, envelope, envelope.now, envelope.event, checked_key),
         drops_unmatched=False,
     )
 
 
-def _claim(id: str, dedupe: Dedupe, message: Delivery | Envelope, event: Event, key: str) -> Claim:
+def _claim(
+    id: str, dedupe: Dedupe, message: Message | Delivery | Envelope, now: datetime, event: Event, key: str
+) -> Claim:
     return Claim(
         id,
         message.scope if dedupe.per_scope else "",
         message.message_id,
         digest_of_parts(data=event.data, event=event.name, key=key),
-        _later(message.now, dedupe.horizon),
+        _later(now, dedupe.horizon),
     )
 
 
