@@ -402,3 +402,26 @@ def test_a_server_that_refuses_is_told_as_sqlalchemy_tells_it(pooled: Any, monke
     assert config.engine.dialect.loaded_dbapi.connect is connect
     assert config.engine.pool.checkedout() == 0
     assert isinstance(deliver(config, SCANS, "P7", delivery("m-2")), Delivered)
+
+
+@pytest.mark.parametrize("lifo", [False, True])
+def test_the_pools_order_is_kept(postgresql: Database, make_config: Any, lifo: bool) -> None:
+    """The connection that was given back first, or last, as the pool was told."""
+    engine = postgresql.engine(pool_size=2, max_overflow=0, pool_use_lifo=lifo)
+    calling = Calling()
+    config = make_config(postgresql, engine=engine, charts=registry(parcel=calling))
+    one, other = engine.connect(), engine.connect()
+    pids = [each.connection.dbapi_connection.info.backend_pid for each in (one, other)]
+    one.close()
+    other.close()
+    seen: list[int] = []
+
+    def hook(*_: Any) -> None:
+        frame = in_force(config.writer)
+        assert frame is not None
+        seen.append(frame.connection.connection.dbapi_connection.info.backend_pid)
+
+    with calling.calling(hook):
+        deliver(config, SCANS, "P7", delivery("m-1"))
+    assert seen == [pids[1] if lifo else pids[0]]
+    engine.dispose()
