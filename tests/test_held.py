@@ -13,6 +13,7 @@ import attrs
 import pytest
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, ResourceClosedError
+from sqlalchemy.pool import Pool
 from sqlalchemy.pool.base import _ConnectionFairy
 
 from statifier_router import CreatedAndDelivered, Delivered, deliver, executions, ledger
@@ -295,6 +296,26 @@ def test_whoever_looks_at_the_pool_sees_the_proxy(pooled: Any, proxies: list[Any
     deliver(config, SCANS, "P7", delivery("m-2"))
     assert len(proxies) == before + 1
     assert config.engine.pool.checkedout() == 0
+
+
+@pytest.mark.parametrize("name", ["checkout", "checkin", "reset"])
+def test_whoever_looks_at_every_pool_sees_the_proxy(pooled: Any, proxies: list[Any], name: str) -> None:
+    """A listener to all pools is told of a delivery's, as of any other."""
+    config = pooled()
+    heard: list[str] = []
+
+    def listener(*_: Any) -> None:
+        heard.append(name)
+
+    event.listen(Pool, name, listener)
+    try:
+        deliver(config, SCANS, "P7", delivery("m-2"))
+    finally:
+        event.remove(Pool, name, listener)
+    assert heard == [name]
+    before = len(proxies)
+    deliver(config, SCANS, "P7", delivery("m-3"))
+    assert proxies[before:] == []
 
 
 @pytest.mark.parametrize("asks", [False, True], ids=["asks for nothing", "asks for the connection"])

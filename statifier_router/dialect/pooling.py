@@ -27,7 +27,11 @@ except ImportError:
     Unheard = Proxy = Record = Queue = None  # type: ignore[assignment,misc]  # they are looked at before they are used
 
 _NEEDED = ("get_connection", "checkin", "_checkin_failed", "fairy_ref")
-KNOWN = Record is not None and all(hasattr(Record, name) for name in _NEEDED)
+KNOWN = (
+    Record is not None
+    and all(hasattr(Record, name) for name in _NEEDED)
+    and hasattr(Unheard, "parent_listeners")
+)
 
 
 def take(pool: Any) -> Any:
@@ -38,10 +42,15 @@ def take(pool: Any) -> Any:
     if type(pool) is not QueuePool or not KNOWN:
         return None
     heard = pool.dispatch
+    out, back, reset = heard.checkout, heard.checkin, heard.reset
     if (
-        type(heard.checkout) is not Unheard
-        or type(heard.reset) is not Unheard
-        or type(heard.checkin) is not Unheard
+        type(out) is not Unheard
+        or type(back) is not Unheard
+        or type(reset) is not Unheard
+        # Of listeners to every pool.
+        or out.parent_listeners
+        or back.parent_listeners
+        or reset.parent_listeners
         or pool._pre_ping  # noqa: SLF001 - what `pool_pre_ping` said
         or pool.logger.isEnabledFor(logging.DEBUG)
     ):
