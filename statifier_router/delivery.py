@@ -114,7 +114,7 @@ def _acts(config: Config, frame: Frame, executor: Executor, task: Task) -> Acts:
     """The plan of statements: merged on PostgreSQL, unless a host's own executor does the writing."""
     if frame.link.dialect.name == "postgresql" and type(executor) is SQLExecutor:
         merged = MergedActs(config, frame, executor, task)
-        if config.mint_execution_id is None:
+        if task.create == "if_absent" and config.mint_execution_id is None and not merged.expects_address():
             merged.minted = minted(config, frame, task)
         return merged
     return PlainActs(config, frame, executor, task)

@@ -21,7 +21,7 @@ from statifier_router import claims, dialect, ledger
 from statifier_router.addresses import FRESH_LEVELS, Found
 from statifier_router.ambient import Frame
 from statifier_router.arrays import arrays
-from statifier_router.dialect import Prepared, Row
+from statifier_router.dialect import Held, Prepared, Row
 from statifier_router.errors import ExecutionExists, StaleRevision
 from statifier_router.executions import rows
 from statifier_router.executions.journal import NewInput
@@ -47,6 +47,7 @@ from statifier_router.messages import event_text
 from statifier_router.plain_plan import PlainActs
 from statifier_router.savepoints import travels
 from statifier_router.schema import Schema
+from statifier_router.seen_addresses import SeenAddresses
 
 # The shortest wait that the server knows.
 _AT_ONCE = dialect.lock_timeout_setting(timedelta(milliseconds=1))
@@ -80,11 +81,24 @@ class Pending:
 class MergedActs(PlainActs):
     """Open at the first act, close at the last."""
 
-    # The id to insert where the address is absent; None where a host's own function mints ids, which
-    # must not be asked for one that is not needed.
+    # The id to insert where the address is absent. None where one is expected; and where a host's own
+    # function mints ids, which must not be asked for one that is not needed.
     minted: str | None = None
     journal: Pending = field(factory=Pending)
     _opened: Row | None = None
+    # What this connection has seen, and the task's place as it is remembered there.
+    _seen: SeenAddresses | None = None
+    _place: int = 0
+
+    def expects_address(self) -> bool:
+        """Whether this connection has seen the address lately."""
+        link, task = self.frame.link, self.task
+        if not isinstance(link, Held):
+            return False
+        self._seen = seen = SeenAddresses.of(link.info)
+        # Two configurations over one database may name their tables differently.
+        self._place = hash((id(self.config.schema), task.scope, task.document, task.key))
+        return self._place in seen
 
     def claim(self) -> bool:
         """Run open."""
@@ -111,7 +125,15 @@ class MergedActs(PlainActs):
             statement.first(self.frame.link, values) if pipe is None else pipe.first(statement, values)
         )
         self.frame.suspect = None
-        return self._opened is not None
+        if self._opened is None:
+            return False
+        seen = self._seen
+        if seen is not None:
+            if self._opened[FOUND] is None:
+                seen.discard(self._place)
+            else:
+                seen.add(self._place)
+        return True
 
     def look_up(self) -> Found:
         """What open found; read again where a second look is asked for, or a `never` plan missed."""
