@@ -29,6 +29,7 @@ from statifier_router import (
     executions,
     ledger,
 )
+from statifier_router.merged_plan import MergedActs
 from tests.support import rows
 from tests.support.charts import NOW, Asked, Calling, delivery, envelope, obedient, registry, scans
 from tests.support.databases import Database
@@ -65,10 +66,13 @@ def configure(database, make_config):
     return configuring(database, make_config)
 
 
-@pytest.fixture(params=PLANS)
-def on_postgresql(request, postgresql, make_config):
-    """Configurations on PostgreSQL, under each plan of statements."""
-    return configuring(postgresql, make_config, request.param)
+@pytest.fixture(params=[*PLANS, "expecting"])
+def on_postgresql(request, postgresql, make_config, monkeypatch):
+    """Configurations on PostgreSQL, under each plan; and where every address is expected to be there."""
+    if request.param != "expecting":
+        return configuring(postgresql, make_config, request.param)
+    monkeypatch.setattr(MergedActs, "expects_address", lambda self: True)
+    return configuring(postgresql, make_config)
 
 
 # --- one message, one address, one execution ----------------------------------------------------------
