@@ -8,10 +8,21 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
-from statifier_router import CreatedAndDelivered, Delivered, SQLExecutor, deliver, executions, ids
+from statifier_router import (
+    Config,
+    CreatedAndDelivered,
+    Delivered,
+    SQLExecutor,
+    create_engine,
+    deliver,
+    executions,
+    ids,
+)
 from statifier_router.seen_addresses import GENERATION, SeenAddresses
 from tests.support.charts import delivery, obedient, registry, scans
 from tests.support.databases import Database
+from tests.support.proxy import Proxy
+from tests.support.racing import disposing
 
 SCANS = scans()
 
@@ -149,3 +160,24 @@ def test_no_more_than_two_generations_are_kept() -> None:
     assert GENERATION - 1 <= kept <= 2 * GENERATION
     seen.discard(-1)
     assert -1 not in seen
+
+
+def test_what_a_hint_costs_on_the_wire(postgresql: Database) -> None:
+    """Right: the four trips of any delivery, with no word of an insert. Wrong: one more, once."""
+    with Proxy(postgresql.url) as proxy, disposing(create_engine(proxy.url, pool_size=1)) as engine:
+        config = Config(engine, charts=registry(parcel=obedient()), bindings=[SCANS])
+        for number in range(2):
+            deliver(config, SCANS, "P7", delivery(f"m-{number}"))
+
+        def counted(message_id: str) -> tuple[int, bool]:
+            proxy.reset()
+            deliver(config, SCANS, "P7", delivery(message_id))
+            adds = any("INSERT INTO statifier_router_addresses" in one.sql for one in proxy.statements)
+            return proxy.turns, adds
+
+        assert counted("m-2") == (4, False)
+        _forget(engine)
+        assert counted("m-3") == (5, True)
+        # Whoever has just found none expects none.
+        assert counted("m-4") == (4, True)
+        assert counted("m-5") == (4, False)
