@@ -34,6 +34,7 @@ def measured(url: str, program: str, rounds: int, seconds: float) -> dict[str, A
         "deliver, plain statements": measuring.repeating(workload.delivering(plain)),
         "route": measuring.repeating(workload.routing(made)),
         "route, pipelined": measuring.repeating(workload.routing(piped)),
+        "deliver_many, batches of 100": measuring.repeating(workload.delivering_many(made, 100), 100),
     }
     told["delivered"] = measuring.table(
         "Delivered to an existing execution, trivial chart",

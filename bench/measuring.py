@@ -22,15 +22,15 @@ CLIENT = 1_000_000_000
 FLOOR = Path(__file__).parent / "floor"
 
 
-def repeating(work: Callable[[], None]) -> Way:
-    """The way that does `work` over and over in this process."""
+def repeating(work: Callable[[], None], each: int = 1) -> Way:
+    """The way that does `work`, which counts as `each`, over and over in this process."""
 
     def way(seconds: float) -> tuple[float, int]:
         begun = time.perf_counter()
         count = 0
         while (spent := time.perf_counter() - begun) < seconds:
             work()
-            count += 1
+            count += each
         return count / spent, count
 
     return way

@@ -20,6 +20,7 @@ from statifier_router import (
     Step,
     create_engine,
     deliver,
+    deliver_many,
     migrations,
     route,
 )
@@ -120,6 +121,22 @@ def delivering(made: Config, document: str = "parcel", keys: int = KEYS) -> Call
     def work() -> None:
         number = next(numbers)
         deliver(made, to, str(number % keys + 1), Delivery(str(number), "acme", NOW, DATA))
+
+    return work
+
+
+def delivering_many(made: Config, batch: int) -> Callable[[], None]:
+    """Delivers a batch, each message of it to another execution."""
+    to = binding()
+
+    def work() -> None:
+        first = numbers.reserve(batch)
+        items = [
+            (to, str(number % KEYS + 1), Delivery(str(number), "acme", NOW, DATA))
+            for number in range(first, first + batch)
+        ]
+        for outcome in deliver_many(made, items):
+            assert not isinstance(outcome, Exception), outcome
 
     return work
 
