@@ -7,9 +7,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.adapt import Transformer
 from sqlalchemy import BigInteger, DateTime, Text, bindparam, select, text
 
-from statifier_router.dialect import Prepared
+from statifier_router.dialect import Prepared, wire
 from statifier_router.dialect.wire import Sendable
 from tests.support.databases import Database
 
@@ -89,3 +90,25 @@ def test_the_server_reads_what_was_sent(postgresql: Database) -> None:
                 names = "SELECT count(*) FROM pg_prepared_statements"
                 assert connection.execute(text(names)).scalar_one() > 0
                 connection.execute(text("DEALLOCATE ALL"))
+
+
+def test_an_interruption_while_the_reader_is_made_leaves_none(
+    postgresql: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader is kept once it has its loaders: one without them would read where nothing is."""
+    at_first = [KeyboardInterrupt()]
+
+    class Interrupted(Transformer):
+        def set_pgresult(self, *args: Any, **kw: Any) -> None:
+            if at_first:
+                raise at_first.pop()
+            super().set_pgresult(*args, **kw)
+
+    monkeypatch.setattr(wire, "Transformer", Interrupted)
+    statement = Prepared(select(bindparam("a", type_=Text)))
+    with postgresql.engine().begin() as connection:
+        connection.execute(text("SELECT 1"))
+        with pytest.raises(KeyboardInterrupt):
+            statement.first(connection, {"a": "x"})
+        assert statement.first(connection, {"a": "y"}) == ("y",)
+        assert statement.first(connection, {"a": "z"}) == ("z",)

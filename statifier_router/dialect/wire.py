@@ -261,8 +261,10 @@ def _rows(driver: Any, info: dict[str, Any], statement: Sendable, result: PGresu
         readers = info[_READERS] = {}
     reader = readers.get(statement)
     if reader is None:
-        reader = readers[statement] = Transformer(driver)
+        reader = Transformer(driver)
         reader.set_pgresult(result)
+        # Only now: one without loaders, left behind by an interruption, would read where nothing is.
+        readers[statement] = reader
     else:
         reader.set_pgresult(result, set_loaders=False)
     rows: list[Row] = reader.load_rows(0, count, statement.make_row)
