@@ -50,7 +50,7 @@ from tests.support import charts
 from tests.support.awaiting import an_engine, beside, check_nothing_left, turns, url_of
 from tests.support.databases import migrate
 from tests.support.proxy import Proxy
-from tests.support.racing import MOMENT
+from tests.support.racing import MOMENT, disposing
 from tests.support.rows import everything, written
 
 SCANS = charts.scans()
@@ -617,20 +617,22 @@ def test_it_waits_for_the_server_no_oftener(postgresql, make_config):
         engine = aio.create_engine(proxy.url, pool_size=1, max_overflow=0)
         config = attrs.evolve(twin, engine=engine)
         await first(config)
-        proxy.reset()
+        # From here on the connection expects the address.
         await aio.deliver(config, SCANS, "P7", charts.delivery("m-2"))
+        proxy.reset()
+        await aio.deliver(config, SCANS, "P7", charts.delivery("m-3"))
         seen = seen_by(proxy)
         await engine.dispose()
         return seen
 
     with Proxy(postgresql.url) as proxy:
         awaited = asyncio.run(main(proxy))
-        plain = attrs.evolve(twin, engine=statifier_router.create_engine(proxy.url))
-        statifier_router.deliver(plain, SCANS, "P7", charts.delivery("m-3"))
-        proxy.reset()
-        statifier_router.deliver(plain, SCANS, "P7", charts.delivery("m-4"))
-        assert seen_by(proxy) == awaited
-        plain.engine.dispose()
+        with disposing(statifier_router.create_engine(proxy.url)) as engine:
+            plain = attrs.evolve(twin, engine=engine)
+            statifier_router.deliver(plain, SCANS, "P7", charts.delivery("m-4"))
+            proxy.reset()
+            statifier_router.deliver(plain, SCANS, "P7", charts.delivery("m-5"))
+            assert seen_by(proxy) == awaited
     assert awaited[1] == 4
 
 
