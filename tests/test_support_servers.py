@@ -89,13 +89,19 @@ def by_hand(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database
     database.dispose()
 
 
-def test_clear_empties_and_begins_again(by_hand: Database) -> None:
-    """Rows are gone, identities begin at 1, the version row stays."""
+@pytest.mark.parametrize("rows", [2, 2000])
+def test_clear_empties_and_begins_again(by_hand: Database, rows: int) -> None:
+    """Rows are gone, identities begin at 1, the version row stays; however many rows there were."""
+    insert = text(
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :rows)"
+        " INSERT INTO parcels (name) SELECT 'a' FROM numbers"
+    )
     for _ in range(2):
         with by_hand.bare_engine().begin() as connection:
             assert connection.execute(text("SELECT count(*) FROM parcels")).scalar_one() == 0
-            connection.execute(text("INSERT INTO parcels (name) VALUES ('a'), ('b')"))
-            assert connection.scalars(text("SELECT id FROM parcels ORDER BY id")).all() == [1, 2]
+            connection.execute(insert, {"rows": rows})
+            found = connection.scalars(text("SELECT id FROM parcels ORDER BY id")).all()
+            assert found == list(range(1, rows + 1))
             assert connection.execute(text("SELECT version FROM sr_schema_version")).scalar_one() == 1
         by_hand.clear()
 

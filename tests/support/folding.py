@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import Any
 
 import attrs
-from sqlalchemy import URL, column, inspect, select, table
-from sqlalchemy.pool import NullPool
+from sqlalchemy import URL, Engine, column, inspect, select, table
 
 
 class Configs:
@@ -68,10 +68,18 @@ def _with_plan(kw: dict[str, Any]) -> None:
 
 
 def _beside(config: Any, url: URL) -> Any:
+    # A worker's PostgreSQL databases are the same in every test, a SQLite file is another one in each.
+    make = _kept_engine if url.get_backend_name() == "postgresql" else _engine
+    return attrs.evolve(config, engine=make(url))
+
+
+def _engine(url: URL) -> Engine:
     import statifier_router
 
-    engine = statifier_router.create_engine(url, poolclass=NullPool)
-    return attrs.evolve(config, engine=engine)
+    return statifier_router.create_engine(url)
+
+
+_kept_engine = functools.cache(_engine)
 
 
 def _stored(config: Any) -> list[str]:
