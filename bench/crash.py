@@ -86,7 +86,7 @@ def _one(kind: str, plan: str, arguments: argparse.Namespace) -> int:
     with database_of(kind) as database:
         with Forks("tests.support.workers") as forks:
             for scenario in workers.SCENARIOS:
-                report = kill_at_every_statement(database, scenario, forks, plan)
+                report = kill_at_every_statement(database, scenario, forks, plan, thorough=True)
                 print(f"{kind}, {plan} plan, {report}", flush=True)
                 wrong += not report.all_clean or report.points != report.counted
                 kills += len(report.tried)

@@ -129,12 +129,20 @@ def _without_ids(value: Any, ids: dict[str, str]) -> Any:
     return value
 
 
-def kill_at_every_statement(database: Database, scenario: str, forks: Forks, plan: str = "merged") -> Report:
-    """Kill a process at each statement of the scenario's delivery, from the same state each time."""
+def kill_at_every_statement(
+    database: Database, scenario: str, forks: Forks, plan: str = "merged", *, thorough: bool = False
+) -> Report:
+    """Kill a process at each statement of the scenario's delivery, from the same state each time.
+
+    Before each, and after each commit: what is not committed after one statement is what there is before
+    the next one. `thorough`: on both sides of each.
+    """
     config = workers.config_of(database.url, plan)
     trial = _Trial(database, scenario, plan, config, _clean(config, scenario))
     try:
-        return (_postgresql if database.kind == "postgresql" else _sqlite)(trial, forks)
+        if database.kind == "sqlite":
+            return _sqlite(trial, forks)
+        return _postgresql(trial, forks, thorough=thorough)
     finally:
         config.engine.dispose()
 
@@ -223,11 +231,15 @@ class _Killer:
         return verdict
 
 
-def _postgresql(trial: _Trial, forks: Forks) -> Report:
+def _postgresql(trial: _Trial, forks: Forks, *, thorough: bool) -> Report:
+    trial.prepare()
+    forks.warm(_DELIVER, trial.database.url, trial.name, trial.plan)
     statements, counted = _count(trial, forks)
-    points: list[tuple[int, Moment]] = [
-        (number, moment) for number in range(1, len(statements) + 1) for moment in ("before", "after")
-    ]
+    points: list[tuple[int, Moment]] = []
+    for number, sql in enumerate(statements, start=1):
+        points.append((number, "before"))
+        if thorough or sql == "COMMIT":
+            points.append((number, "after"))
     points.append((len(statements), "answered"))
     tried = []
     for number, moment in points:
@@ -316,6 +328,8 @@ def _logged_between_marks(log: Path, start: int, name: str) -> int:
 
 def _sqlite(trial: _Trial, forks: Forks) -> Report:
     function, url = "tests.support.workers:deliver_traced", trial.database.url
+    trial.prepare()
+    forks.warm(function, url, trial.name, None)
     trial.prepare()
     ended = forks.run(function, url, trial.name, None)
     assert ended.result is not None, ended

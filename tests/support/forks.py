@@ -57,7 +57,18 @@ class Forks:
 
     def run(self, function: str, *args: Any, **kwargs: Any) -> Ended:
         """Run the function in a fork of its own and wait until that process is gone."""
-        order = {"function": function, "args": args, "kwargs": kwargs}
+        return self._ended({"function": function, "args": args, "kwargs": kwargs})
+
+    def warm(self, function: str, *args: Any) -> None:
+        """Run the function in the program that forks, which the forks find as it was left.
+
+        Statements are compiled then, as in a process that has long been at work. The function leaves no
+        connection open.
+        """
+        ended = self._ended({"function": function, "args": args, "kwargs": {}, "here": True})
+        assert ended.error is None, ended.error
+
+    def _ended(self, order: dict[str, Any]) -> Ended:
         assert self._program.stdin is not None
         self._program.stdin.write(json.dumps(order).encode() + b"\n")
         self._program.stdin.flush()
@@ -100,6 +111,10 @@ def _serve(pipe: int, module: str) -> None:
     importlib.import_module(module)
     for line in sys.stdin.buffer:
         order = json.loads(line)
+        if order.get("here"):
+            _report(pipe, order)
+            _write(pipe, {"signal": None})
+            continue
         child = os.fork()
         if child == 0:
             _run(pipe, order)
@@ -108,15 +123,20 @@ def _serve(pipe: int, module: str) -> None:
 
 
 def _run(pipe: int, order: dict[str, Any]) -> NoReturn:
+    try:
+        _report(pipe, order)
+    finally:
+        # Not by way of the interpreter's end: that would flush and close what the program still needs.
+        os._exit(0)
+
+
+def _report(pipe: int, order: dict[str, Any]) -> None:
     module, _, name = order["function"].partition(":")
     try:
         function: Callable[..., Any] = getattr(importlib.import_module(module), name)
         _write(pipe, {"result": function(*order["args"], **order["kwargs"])})
     except BaseException:
         _write(pipe, {"error": traceback.format_exc()})
-    finally:
-        # Not by way of the interpreter's end: that would flush and close what the program still needs.
-        os._exit(0)
 
 
 def _write(pipe: int, report: dict[str, Any]) -> None:

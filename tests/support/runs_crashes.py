@@ -167,6 +167,7 @@ def _ways(point: Point, moment: Moment, *, thorough: bool) -> list[Way]:
 
 def _wire(world: World, forks: Forks) -> tuple[list[Point], int]:
     """What a chain does that nobody kills: on the wire, and as server and target count it."""
+    _warm(world, forks, f"{workers.__name__}:run_between_marks")
     target, killer = world.restored(), _Killer()
     with crashes.logging_statements(world.database) as logged, Depot(target, killer.on_call) as depot:
         with Proxy(world.database.url, killer.on_statement) as proxy:
@@ -179,6 +180,7 @@ def _wire(world: World, forks: Forks) -> tuple[list[Point], int]:
 
 def _traced(world: World, forks: Forks) -> tuple[list[Point], int]:
     """The same on SQLite, as its trace counts it, and the target."""
+    _warm(world, forks, f"{workers.__name__}:run_traced", None)
     with Depot(world.restored()) as depot:
         arguments = _arguments(world, world.database.url, depot)
         ended = forks.run(f"{workers.__name__}:run_traced", *arguments, None)
@@ -189,6 +191,11 @@ def _traced(world: World, forks: Forks) -> tuple[list[Point], int]:
         for number, sql in enumerate(ended.result, start=1)
     ]
     return points, sum(not point.is_call for point in points) + len(depot.arrived)
+
+
+def _warm(world: World, forks: Forks, function: str, *more: Any) -> None:
+    with Depot(world.restored()) as depot:
+        forks.warm(function, *_arguments(world, world.database.url, depot), *more)
 
 
 def _arguments(world: World, url: str, depot: Depot) -> tuple[Any, ...]:

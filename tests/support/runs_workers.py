@@ -151,6 +151,7 @@ def run_between_marks(url: str, port: int, now: str, variant: str) -> str:
     (chain_id,) = outbound.tick()
     end = outbound.run_chain(chain_id)
     _mark(outbound.config, "SELECT 'end'")
+    outbound.config.engine.dispose()
     return end.name
 
 
@@ -184,6 +185,7 @@ def run_traced(url: str, port: int, now: str, variant: str, kill_at: int | None)
     outbound.run_chain(chain_id)
     _traced(config, None)
     trace("the end")
+    config.engine.dispose()
     return ran[:-1]
 
 

@@ -209,6 +209,7 @@ def deliver_between_marks(url: str, scenario: str, plan: str) -> str:
     _mark(config, f"SELECT 'begin {os.getpid()}'")
     outcome = SCENARIOS[scenario].act(config)
     _mark(config, "SELECT 'end'")
+    config.engine.dispose()
     return outcome.recorded
 
 
@@ -237,4 +238,5 @@ def deliver_traced(url: str, scenario: str, kill_at: int | None) -> list[str]:
     SCENARIOS[scenario].act(config)
     driver.set_trace_callback(None)
     trace("the end")
+    config.engine.dispose()
     return ran[:-1]
