@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -179,7 +180,7 @@ def test_by_its_own_clock(postgresql, tmp_path):
         def terminate(call):
             if call.source_id == "p07" and not told.is_set():
                 told.set()
-                host.children[0]._process.send_signal(signal.SIGTERM)
+                os.kill(host.children[0].pid, signal.SIGTERM)
                 # The worker waits for its job so long, and then asks it to end.
                 threading.Event().wait(0.5)
 

@@ -1,29 +1,32 @@
 """Python functions in real child processes: started, paused, released, killed. Nothing sleeps.
 
-The child runs this module as a program. It reads its orders from standard input, a line of JSON each,
-and reports on a pipe of its own, so that whatever it prints disturbs nobody.
+A child is forked from a server of multiprocessing, which has imported the library and nothing else: an
+interpreter of its own would take longer to import it than most children live. Orders and reports are JSON,
+on a pipe of their own, so that whatever a child prints disturbs nobody.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
+import multiprocessing
 import os
-import select
 import signal
-import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Iterable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 TIMEOUT = 120.0
 
 _ROOT = Path(__file__).parents[2]
+_server = multiprocessing.get_context("forkserver")
+_server.set_forkserver_preload(
+    [f"tests.support.{name}" for name in ("conforming", "runs_workers", "workers")]
+)
 
 
 class ChildFailed(AssertionError):
@@ -38,22 +41,20 @@ class Child:
     """
 
     def __init__(self, function: str, *args: Any, **kwargs: Any) -> None:
-        reports, for_child = os.pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.processes", str(for_child)],
-            cwd=_ROOT,
-            stdin=subprocess.PIPE,
-            pass_fds=[for_child],
+        self._line, theirs = _server.Pipe()
+        order = {"function": function, "args": args, "kwargs": kwargs}
+        self._process = _server.Process(
+            target=_child, args=(theirs, json.dumps(order), dict(os.environ)), daemon=True
         )
-        os.close(for_child)
-        self._reports = reports
-        self._unread = b""
-        self._tell({"function": function, "args": args, "kwargs": kwargs})
+        self._process.start()
+        theirs.close()
 
     @property
     def pid(self) -> int:
         """The process id."""
-        return self._process.pid
+        pid = self._process.pid
+        assert pid is not None
+        return pid
 
     def wait_for(self, point: str, *, timeout: float = TIMEOUT) -> Any:
         """Return once the child has called `pause(point)`; answers the facts that it gave."""
@@ -64,31 +65,28 @@ class Child:
 
     def release(self) -> None:
         """Let the child go on from where it paused."""
-        self._tell({"go": True})
+        self._line.send_bytes(b"go")
 
     def result(self, *, timeout: float = TIMEOUT) -> Any:
         """What the function answered; `ChildFailed` with its traceback where it raised."""
         report = self._report(timeout)
         if report is None or "result" not in report:
             raise ChildFailed(_told(report))
-        self._process.wait(timeout)
+        self._process.join(timeout)
+        if self._process.is_alive():
+            raise ChildFailed(f"the child gave its result and had not ended after {timeout} seconds")
         return report["result"]
 
     def kill(self) -> None:
         """SIGKILL, and wait until the process is gone; nothing where it has ended already."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+        if self._process.is_alive():
+            os.kill(self.pid, signal.SIGKILL)
+        self._process.join()
 
     def close(self) -> None:
-        """Kill the child if it still runs, and close the pipes."""
+        """Kill the child if it still runs, and close the pipe."""
         self.kill()
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        if self._reports >= 0:
-            os.close(self._reports)
-            self._reports = -1
+        self._line.close()
 
     def __enter__(self) -> Self:
         return self
@@ -98,24 +96,14 @@ class Child:
     ) -> None:
         self.close()
 
-    def _tell(self, order: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
-
     def _report(self, timeout: float) -> dict[str, Any] | None:
         """The child's next report; None when it ended without one."""
-        deadline = time.monotonic() + timeout
-        while b"\n" not in self._unread:
-            ready, _, _ = select.select([self._reports], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
+        try:
+            if not self._line.poll(timeout):
                 raise ChildFailed(f"the child said nothing for {timeout} seconds")
-            piece = os.read(self._reports, 65536)
-            if not piece:
-                return None
-            self._unread += piece
-        line, _, self._unread = self._unread.partition(b"\n")
-        report: dict[str, Any] = json.loads(line)
+            report: dict[str, Any] = json.loads(self._line.recv_bytes())
+        except (EOFError, ConnectionError):
+            return None
         return report
 
 
@@ -154,47 +142,45 @@ def release_together(children: Iterable[Child], point: str) -> None:
 
 # --- in the child -----------------------------------------------------------------------------------
 
-# The pipe to the parent; it is set where this module runs as a program.
-_pipe: int | None = None
+# The pipe to the parent, in a child.
+_parent: Connection | None = None
 
 
 def pause(point: str, facts: Any = None) -> None:
     """In a child: tell the parent that this point is reached, and wait until it releases us."""
-    # The child runs this module as `__main__`; a function under test imports it by its name.
-    pipe = getattr(sys.modules["__main__"], "_pipe", None)
-    assert pipe is not None, "pause() is for a function that runs in a child"
-    _write(pipe, {"paused": point, "facts": facts})
-    if not sys.stdin.buffer.readline():
+    assert _parent is not None, "pause() is for a function that runs in a child"
+    _tell(_parent, {"paused": point, "facts": facts})
+    try:
+        _parent.recv_bytes()
+    except (EOFError, ConnectionError):
         # The parent is gone, so nobody will ever ask for the rest.
         os._exit(1)
 
 
-def _write(pipe: int, report: dict[str, Any]) -> None:
-    with os.fdopen(os.dup(pipe), "wb") as file:
-        file.write(json.dumps(report).encode() + b"\n")
+def _tell(parent: Connection, report: dict[str, Any]) -> None:
+    parent.send_bytes(json.dumps(report).encode())
 
 
-def _child(pipe: int) -> NoReturn:
-    order = json.loads(sys.stdin.buffer.readline())
+def _child(parent: Connection, told: str, environment: dict[str, str]) -> None:
+    global _parent  # noqa: PLW0603 - of a process that does nothing else
+    _parent = parent
+    os.chdir(_ROOT)
+    os.environ.clear()
+    os.environ.update(environment)
+    order = json.loads(told)
     module, _, name = order["function"].partition(":")
     try:
         function = importlib.import_module(module)
         for part in name.split("."):
             function = getattr(function, part)
         report = {"result": function(*order["args"], **order["kwargs"])}  # type: ignore[operator]  # a module's attribute
-        _write(pipe, report)
+        _tell(parent, report)
     except BaseException:
-        _write(pipe, {"error": traceback.format_exc()})
+        _tell(parent, {"error": traceback.format_exc()})
         sys.exit(1)
-    sys.exit(0)
 
 
 def _told(report: dict[str, Any] | None) -> str:
     if report is None:
         return "it ended without a word"
     return str(report.get("error") or report)
-
-
-if __name__ == "__main__":
-    _pipe = int(sys.argv[1])
-    _child(_pipe)
