@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import count
 from typing import Any, ClassVar
 
 from attrs import define, field
@@ -32,6 +33,7 @@ class Shelf:
     records: dict[str, Any] = field(factory=dict)
     keys: dict[str, str] = field(factory=dict)
     mood: str = "well"
+    numbers: Iterator[int] = field(factory=lambda: count(1))
 
 
 @define(eq=False)
@@ -60,7 +62,8 @@ class Writer:
             raise Rejected("the header is not allowed")
         if key in self.shelf.keys and self.flaw != 12:
             return Created(self.shelf.keys[key])
-        address = f"R{len(self.shelf.keys) + 1}"
+        # One number for each, whichever threads come at once.
+        address = f"R{next(self.shelf.numbers)}"
         if self.flaw == 14:
             # Two threads that read before either writes.
             self._handed = payload
