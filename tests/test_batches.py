@@ -163,7 +163,7 @@ before = st.lists(items(st.sampled_from([SCANS, SCANS, ONCE])), max_size=6)
 held = st.lists(st.sampled_from(["P1", "P2"]), max_size=2)
 # Most batches can be done as a set; some hold what cannot.
 BATCHES = {
-    "at one instant": st.lists(items(common, at=st.just(NOW)), min_size=1, max_size=12),
+    "at one instant": st.lists(items(common, at=st.just(NOW)), min_size=batch_set.FEWEST, max_size=12),
     "at any instant": st.lists(items(common), min_size=1, max_size=12),
     "that reach further": st.lists(items(st.just(SCANS), st.one_of(dos, rare_dos)), min_size=1, max_size=8),
     "with early events": st.lists(items(st.sampled_from([SCANS, EARLY])), min_size=1, max_size=8),
