@@ -446,7 +446,7 @@ def position_is_json(make):
 def generated_ids_are_the_same_everywhere(make):
     """The library's send ids and ids of nameless states are random, and its session id an address."""
     text = document(
-        """<state><state><onentry><send event="late" delay="9s" idlocation="id"/>
+        """<state><state><onentry><send event="late" delay="50ms" idlocation="id"/>
            <assign location="session" expr="_sessionid"/></onentry></state></state>""",
         '<data id="id"/><data id="session"/>',
     )
