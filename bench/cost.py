@@ -125,7 +125,8 @@ def measured(url: str, rounds: int) -> dict[str, Any]:
     spent: dict[str, list[float]] = {}
     every = ways(url)
     for work in every.values():
-        for _ in range(EACH):
+        # Each key once: what a connection remembers of addresses it then has.
+        for _ in range(workload.KEYS):
             work()
     for _ in range(rounds):
         for name, work in every.items():
@@ -185,7 +186,7 @@ def instructions(url: str) -> dict[str, Any]:
 def counted(url: str, name: str, switch: str) -> None:
     """Under valgrind: warm up, then do it with the counter running."""
     work = ways(url)[name]
-    for _ in range(EACH // 2):
+    for _ in range(workload.KEYS):
         work()
     counter = ctypes.CDLL(switch)
     counter.begin()
