@@ -8,6 +8,7 @@ made by `unchecked` where all its parts are known to be good, and as a `quick` c
 
 from __future__ import annotations
 
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -81,9 +82,8 @@ def quick(cls: type[T]) -> type[T]:
     by_name = [_taken(each) for each in fields if each.kw_only]
     takes = ["self", *by_place, *(["*", *by_name] if by_name else [])]
     made = _compiled(found, "__init__", takes, lines, as_attrs=as_attrs)
-    # For whoever asks for the signature.
-    made.__wrapped__, made.__qualname__ = as_attrs, as_attrs.__qualname__
-    found.__init__ = made
+    # For whoever asks for the signature and the annotations.
+    found.__init__ = update_wrapper(made, as_attrs)
     return cls
 
 

@@ -81,6 +81,9 @@ def test_a_quick_class_shows_the_signature_that_attrs_made(cls: type[Any]) -> No
     derived = attrs.make_class("Derived", [], bases=(cls,), frozen=True)
     shown = inspect.signature(cls).parameters
     assert list(shown.values()) == list(inspect.signature(derived).parameters.values())
+    told: Any = cls.__init__
+    assert told.__annotations__.keys() == {"return", *shown}
+    assert (told.__name__, told.__qualname__) == ("__init__", f"{cls.__name__}.__init__")
 
 
 @pytest.mark.parametrize("base", [Delivery, Event, Message, Step])
