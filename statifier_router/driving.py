@@ -29,7 +29,7 @@ from statifier_router.executor import (
     Stepped,
 )
 from statifier_router.gathering import Gathered
-from statifier_router.messages import Event
+from statifier_router.messages import Event, copied_event
 from statifier_router.savepoints import in_own_savepoint
 from statifier_router.steps import Chart
 from statifier_router.values import made_often, unchecked
@@ -108,6 +108,9 @@ class Driving:
     ) -> Stepped | Discarded:
         """Step a locked (or just created) execution with one event. Raises `StepFailed`."""
         own, frame = self.input, self.frame
+        if type(self.executor) is not SQLExecutor:
+            # A host's own may change what it is handed, and the data are the message's.
+            event = copied_event(event)
         outgoing = self.outgoing_for(frame, own)
         context = self._context(outgoing)
         asked = act or self.executor.step

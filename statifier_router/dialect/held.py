@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ResourceClosedError
 
 from statifier_router.dialect import pooling
 from statifier_router.dialect.common import BEGIN, BEGUN, COMMIT, driver
@@ -83,9 +83,10 @@ class Held:
         """The pooled connection."""
         if self._made is not None:
             return self._made.connection
+        if self._given_back:
+            raise ResourceClosedError("This connection is closed")
         if self._pooled is None:
-            proxy = pooling.spent if self._given_back else pooling.proxied
-            self._pooled = proxy(self._pool, self._entry)
+            self._pooled = pooling.proxied(self._pool, self._entry)
             self._entry = None
         return self._pooled
 
@@ -133,6 +134,8 @@ class Held:
         """Whether the server still holds this transaction and takes statements; it sends none."""
         if self._made is not None:
             return still_open(self._made)
+        if self._given_back:
+            return False
         if self.is_sqlite:
             return bool(self.driver.in_transaction)
         return bool(self.driver.pgconn.transaction_status == _IN_TRANSACTION)
@@ -141,6 +144,8 @@ class Held:
         """Whether this transaction is over although nobody here ended it; it sends none."""
         if self._made is not None:
             return has_ended(self._made)
+        if self._given_back:
+            return True
         if self.is_sqlite:
             return not self.driver.in_transaction
         return bool(self.driver.pgconn.transaction_status == _IDLE)
@@ -180,11 +185,12 @@ class Held:
         """SQLAlchemy's connection, in this very transaction; made when it is first asked for."""
         made = self._made
         if made is None:
-            made = Connection(self.engine, self.connection)
             if self._given_back:
                 # For whoever kept this past its end: it serves nobody any more.
+                made = Connection(self.engine, pooling.spent(self._pool))
                 made.close()
                 return made
+            made = Connection(self.engine, self.connection)
             # Our own listener begins SQLite's transactions; this one is begun.
             self.info[BEGUN] = True
             try:
@@ -195,26 +201,32 @@ class Held:
         return made
 
     def close(self) -> None:
-        """Give it back to the pool, which undoes what is still open; nothing where none was taken."""
+        """Give it back to the pool, which undoes what is still open; nothing where none was taken.
+
+        Whoever kept this has nothing in hand any more: the connection is somebody else's from here on.
+        """
         if self._made is not None:
+            self.driver, self.info = None, {}
             self._made.close()
             return
         if self.driver is None:
             return
-        self._given_back = True
-        # As SQLAlchemy's does after a commit of its own: there is nothing to undo.
         is_over = self.is_over()
-        if self._entry is not None:
+        entry, pooled = self._entry, self._pooled
+        self._given_back, self._entry, self._pooled = True, None, None
+        self.driver, self.info = None, {}
+        if entry is not None:
             if is_over:
-                pooling.give_back(self._entry)
+                # As SQLAlchemy's does after a commit of its own: there is nothing to undo.
+                pooling.give_back(entry)
                 return
-            self._pooled = pooling.proxied(self._pool, self._entry)
-            self._entry = None
-        give_back: Any = getattr(self._pooled, "_close_special", None)
+            pooled = pooling.proxied(self._pool, entry)
+        assert pooled is not None
+        give_back: Any = getattr(pooled, "_close_special", None)
         if give_back is not None and is_over:
             give_back(transaction_reset=True)
         else:
-            self.connection.close()
+            pooled.close()
 
 
 # What a statement of ours goes over.

@@ -85,10 +85,9 @@ def proxied(pool: Any, entry: Any) -> PoolProxiedConnection:
     return proxy  # type: ignore[no-any-return]  # it is one
 
 
-def spent(pool: Any, entry: Any) -> PoolProxiedConnection:
-    """A proxy that serves nobody: the entry was given back, and is somebody else's."""
-    proxy: Any = Proxy(pool, entry.dbapi_connection, entry, False)  # noqa: FBT003 - SQLAlchemy's own order
-    # It must not give back what it does not hold.
+def spent(pool: Any) -> PoolProxiedConnection:
+    """A proxy of nothing, which serves nobody: what it stood for was given back."""
+    proxy: Any = Proxy(pool, None, None, False)  # type: ignore[arg-type]  # noqa: FBT003 - as SQLAlchemy's own is when spent
     proxy._finalizer.detach()  # noqa: SLF001 - nothing else takes that back
     return proxy  # type: ignore[no-any-return]  # it is one
 
