@@ -13,10 +13,10 @@ import attrs
 import pytest
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, ResourceClosedError
-from sqlalchemy.pool import Pool
-from sqlalchemy.pool.base import _ConnectionFairy
+from sqlalchemy.pool import AssertionPool, NullPool, Pool, StaticPool
+from sqlalchemy.pool.base import _ConnectionFairy, _ConnectionRecord
 
-from statifier_router import CreatedAndDelivered, Delivered, deliver, executions, ledger
+from statifier_router import CreatedAndDelivered, Delivered, OutboxRoute, deliver, dialect, executions, ledger
 from statifier_router.ambient import in_force
 from statifier_router.errors import DatabaseFault, StepFailed
 from tests.support.charts import Calling, delivery, obedient, registry, scans
@@ -217,8 +217,6 @@ def test_what_is_kept_past_its_delivery_serves_nobody(database: Database, make_c
 
 def test_a_database_that_cannot_be_opened_is_told_as_sqlalchemy_tells_it(tmp_path: Any) -> None:
     """A driver's error while connecting comes as SQLAlchemy's error."""
-    from statifier_router import dialect
-
     engine = dialect.create_engine(f"sqlite:///{tmp_path}/no/such/place.db")
     with pytest.raises(DBAPIError, match="unable to open"):
         dialect.Held(engine).take()
@@ -226,8 +224,6 @@ def test_a_database_that_cannot_be_opened_is_told_as_sqlalchemy_tells_it(tmp_pat
 
 def test_an_interrupted_commit_gives_the_connection_up(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows what is on its way after an interruption: the connection is not handed out again."""
-    from statifier_router import dialect
-
     held = dialect.Held(config.opener)
     held.take()
     held.begin()
@@ -445,4 +441,109 @@ def test_the_pools_order_is_kept(postgresql: Database, make_config: Any, lifo: b
     with calling.calling(hook):
         deliver(config, SCANS, "P7", delivery("m-1"))
     assert seen == [pids[1] if lifo else pids[0]]
+    engine.dispose()
+
+
+class Keeps:
+    """A route that keeps what it is handed; whether it ever asks for the connection is in its attribute."""
+
+    def __init__(self, *, writes_rows_only: bool) -> None:
+        self.writes_rows_only = writes_rows_only
+        self.kept: list[tuple[Any, ...]] = []
+
+    def hand_off(self, *handed: Any) -> None:
+        self.kept.append(handed)
+
+
+@pytest.mark.parametrize("rows_only", [False, True])
+def test_a_context_kept_past_its_delivery_writes_nowhere(
+    database: Database, make_config: Any, rows_only: bool
+) -> None:
+    """Not into somebody else's transaction on the connection that it had, nor alone."""
+    keeps = Keeps(writes_rows_only=rows_only)
+    config = make_config(database, charts=registry(parcel=obedient()), routes={"elsewhere": keeps})
+    deliver(config, SCANS, "P7", delivery("m-1", data={"do": "sent"}))
+    event_, key, context = keeps.kept[0]
+    before = _outbox(config.engine)
+    with config.engine.begin() as another, pytest.raises(ResourceClosedError):
+        another.execute(text("SELECT 1"))
+        OutboxRoute("late").hand_off(event_, f"{key} again", context)
+    with pytest.raises(ResourceClosedError):
+        OutboxRoute("late").hand_off(event_, f"{key} once more", context)
+    assert _outbox(config.engine) == before
+    assert isinstance(deliver(config, SCANS, "P7", delivery("m-2")), Delivered)
+
+
+def _outbox(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(text("SELECT count(*) FROM statifier_router_outbox")).scalar_one())
+
+
+def test_a_connection_is_given_back_once(pooled: Any) -> None:
+    """A second close gives nothing back: it is somebody else's by then."""
+    config = pooled()
+    held = dialect.Held(config.opener)
+    held.take()
+    held.close()
+    with config.engine.connect():
+        held.close()
+        assert config.engine.pool.checkedin() == 0
+    assert (config.engine.pool.checkedin(), config.engine.pool.checkedout()) == (1, 0)
+
+
+def test_an_interruption_while_it_is_taken_loses_no_connection(
+    pooled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it comes once the pool has let go of it."""
+    config = pooled()
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    for owner, name in ((dialect.Held, "_keep"), (_ConnectionRecord, "get_connection")):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(owner, name, interrupted)
+            deliver(config, SCANS, "P7", delivery("m-2"))
+        assert config.engine.pool.checkedout() == 0
+    assert isinstance(deliver(config, SCANS, "P7", delivery("m-3")), Delivered)
+
+
+def test_whoever_begins_to_listen_in_the_meantime_is_told(pooled: Any) -> None:
+    """Of the reset and the checkin, although the connection was taken without a proxy."""
+    calling = Calling()
+    config = pooled(registry(parcel=calling))
+    heard: list[str] = []
+
+    def listen(*_: Any) -> None:
+        for name in ("reset", "checkin"):
+            event.listen(config.engine, name, lambda *_, name=name: heard.append(name))
+
+    with calling.calling(listen):
+        deliver(config, SCANS, "P7", delivery("m-2"))
+    assert heard == ["reset", "checkin"]
+
+
+@pytest.mark.parametrize(
+    "kw",
+    [
+        {"poolclass": NullPool},
+        {"poolclass": StaticPool},
+        {"poolclass": AssertionPool},
+        {"pool_reset_on_return": None},
+        {"pool_reset_on_return": "commit"},
+        {"pool_size": 1, "max_overflow": 1},
+    ],
+    ids=str,
+)
+def test_any_pool_serves(postgresql: Database, make_config: Any, kw: dict[str, Any]) -> None:
+    """Deliveries, faults and deliveries again, and nothing is left open for whoever is next."""
+    engine = postgresql.engine(**kw)
+    config = make_config(postgresql, engine=engine, charts=registry(parcel=obedient()))
+    for number in range(3):
+        deliver(config, SCANS, "P7", delivery(f"m-{number}"))
+        with pytest.raises(StepFailed):
+            deliver(config, SCANS, "P7", delivery(f"n-{number}", data={"do": "failed"}))
+    with engine.connect() as connection:
+        assert not connection.connection.dbapi_connection.info.transaction_status
+    assert isinstance(deliver(config, SCANS, "P7", delivery("m-9")), Delivered)
     engine.dispose()

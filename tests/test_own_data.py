@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 from statemachine import State, StateChart
 
-from statifier_router import WHOLE, Delivered, Step, deliver_many, executions, route, route_many
+from statifier_router import (
+    WHOLE,
+    Delivered,
+    SQLExecutor,
+    Step,
+    deliver_many,
+    executions,
+    route,
+    route_many,
+)
 from statifier_router.interpreters import function, statemachine, transitions
 from tests.support.charts import Calling, delivery, message, registry, scans
 
@@ -99,3 +108,43 @@ def test_a_delivery_stays_what_it_was(database: Any, make_config: Any, kind: str
     for outcome in outcomes:
         log = executions.inputs(config, outcome.execution_id)
         assert [row.event.data for row in log if row.event] == [GIVEN]
+
+
+class Wrapping:
+    """A host's executor that spoils the event once it was stepped."""
+
+    def __init__(self) -> None:
+        self._inner = SQLExecutor()
+        self.fetch, self.create = self._inner.fetch, self._inner.create
+
+    def step(self, context: Any, execution: Any, chart: Any, event: Any) -> Any:
+        stepped = self._inner.step(context, execution, chart, event)
+        _spoil(event.data)
+        return stepped
+
+
+class Derived(SQLExecutor):
+    """One that does it before."""
+
+    def step(self, context: Any, execution: Any, chart: Any, event: Any) -> Any:
+        _spoil(event.data)
+        return super().step(context, execution, chart, event)
+
+
+@pytest.mark.parametrize("executor", [Wrapping, Derived])
+def test_an_executor_may_change_what_it_is_handed(database: Any, make_config: Any, executor: Any) -> None:
+    """Message and delivery stay what they were, so that handed over again they are duplicates alike."""
+    config = make_config(
+        database, charts=registry(parcel=CHARTS["two functions"]()), bindings=TWICE, executor=executor()
+    )
+    given, one = message("m-1", **GIVEN), delivery("d-1", data=GIVEN)
+    route(config, given)
+    deliver_many(config, [(scans(), "P8", one)])
+    assert given.data == {"parcel": "P7", **GIVEN}
+    assert one.data == GIVEN
+    assert [outcome.content_differs for outcome in route(config, given)] == [False, False]
+    log = executions.inputs(config, route(config, message("m-2", **GIVEN))[0].execution_id)
+    heard = [row.event.data for row in log if row.event]
+    # What one spoils before it is stepped is what was stepped, and what the log says; of each step anew.
+    spoilt = {"parcel": "P7", "scanner": {"id": "spoilt", "seen": [1, 2, "spoilt"]}}
+    assert heard == [spoilt if executor is Derived else {"parcel": "P7", **GIVEN}] * 4

@@ -209,16 +209,17 @@ class Held:
             self.driver, self.info = None, {}
             self._made.close()
             return
-        if self.driver is None:
-            return
-        is_over = self.is_over()
         entry, pooled = self._entry, self._pooled
+        if entry is None and pooled is None:
+            return
+        # Without a driver it was interrupted as it was taken.
+        is_over = self.driver is not None and self.is_over()
         self._given_back, self._entry, self._pooled = True, None, None
         self.driver, self.info = None, {}
         if entry is not None:
             if is_over:
                 # As SQLAlchemy's does after a commit of its own: there is nothing to undo.
-                pooling.give_back(entry)
+                pooling.give_back(self._pool, entry)
                 return
             pooled = pooling.proxied(self._pool, entry)
         assert pooled is not None

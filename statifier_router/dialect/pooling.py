@@ -57,23 +57,30 @@ def take(pool: Any) -> Any:
         return None
     entry: Any = None
     idle = pool._pool  # noqa: SLF001 - its queue
-    if type(idle) is Queue and idle.queue:
-        # As `Queue.get` does it, without the clock. It would wake whoever waits to put, which nobody does.
-        with idle.mutex:
-            if idle.queue:
-                entry = idle.queue.pop() if idle.use_lifo else idle.queue.popleft()
-    if entry is None:
-        entry = pool._do_get()  # noqa: SLF001 - what every kind of pool defines for this
     try:
+        if type(idle) is Queue and idle.queue:
+            # As `Queue.get` does it, without the clock. It would wake whoever waits to put: nobody does.
+            with idle.mutex:
+                if idle.queue:
+                    entry = idle.queue.pop() if idle.use_lifo else idle.queue.popleft()
+        if entry is None:
+            entry = pool._do_get()  # noqa: SLF001 - what every kind of pool defines for this
         entry.get_connection()
     except BaseException as error:
-        entry._checkin_failed(error, _fairy_was_created=False)  # noqa: SLF001 - as SQLAlchemy does then
+        if entry is not None:
+            entry._checkin_failed(error, _fairy_was_created=False)  # noqa: SLF001 - as SQLAlchemy does then
         raise
     return entry
 
 
-def give_back(entry: Any) -> None:
+def give_back(pool: Any, entry: Any) -> None:
     """Return an entry for which no proxy was made. No transaction may be open on it."""
+    reset = pool.dispatch.reset
+    if type(reset) is not Unheard or reset.parent_listeners:
+        # Somebody has begun to listen meanwhile.
+        proxy: Any = proxied(pool, entry)
+        proxy._close_special(transaction_reset=True)  # noqa: SLF001 - as SQLAlchemy does after a commit
+        return
     entry.checkin(_fairy_was_created=False)
 
 
@@ -82,14 +89,17 @@ def proxied(pool: Any, entry: Any) -> PoolProxiedConnection:
     proxy: Any = Proxy(pool, entry.dbapi_connection, entry, pool._should_log_debug())  # noqa: SLF001 - as SQLAlchemy does
     entry.fairy_ref = weakref.ref(proxy, _nothing)
     proxy._counter = 1  # noqa: SLF001 - how often it is to be closed
-    return proxy  # type: ignore[no-any-return]  # it is one
+    made: PoolProxiedConnection = proxy
+    return made
 
 
 def spent(pool: Any) -> PoolProxiedConnection:
     """A proxy of nothing, which serves nobody: what it stood for was given back."""
-    proxy: Any = Proxy(pool, None, None, False)  # type: ignore[arg-type]  # noqa: FBT003 - as SQLAlchemy's own is when spent
+    nothing: Any = None
+    proxy: Any = Proxy(pool, nothing, nothing, echo=False)
     proxy._finalizer.detach()  # noqa: SLF001 - nothing else takes that back
-    return proxy  # type: ignore[no-any-return]  # it is one
+    made: PoolProxiedConnection = proxy
+    return made
 
 
 def _nothing(_: object) -> None:
