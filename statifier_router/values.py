@@ -69,14 +69,14 @@ def quick(cls: type[T]) -> type[T]:
     fields = attrs.fields(found)
     as_attrs = found.__init__
     handed = ", ".join(f"{each.alias}={each.alias}" for each in fields)
-    lines = [
-        f"if self.__class__ is not cls: return as_attrs(self, {handed})",
-        "turn(self, '__class__', thawed)",
-    ]
+    lines = [f"if self.__class__ is not cls: return as_attrs(self, {handed})"]
     for each in fields:
         lines += _defaulted(each)
-        value = each.alias if each.converter is None else f"convert_{each.name}({each.alias})"
-        lines.append(f"self.{each.name} = {value}")
+        if each.converter is not None:
+            lines.append(f"{each.alias} = convert_{each.name}({each.alias})")
+    # Only now: what a converter raised would leave something behind that is not frozen.
+    lines.append("turn(self, '__class__', thawed)")
+    lines += [f"self.{each.name} = {each.alias}" for each in fields]
     lines.append("self.__class__ = cls")
     by_place = [_taken(each) for each in fields if not each.kw_only]
     by_name = [_taken(each) for each in fields if each.kw_only]

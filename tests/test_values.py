@@ -144,3 +144,14 @@ def test_what_quick_would_leave_out_it_refuses() -> None:
     for cls in (Validated, Derived):
         with pytest.raises(TypeError, match="size: neither validators nor factories"):
             quick(cls)
+
+
+def test_what_a_converter_raises_leaves_a_value_as_it_was() -> None:
+    """Made again by hand, and in vain: still of its class, and frozen."""
+    event = Event("scanned", {})
+    with pytest.raises(MessageError):
+        event.__init__("other", object())  # type: ignore[misc,arg-type]  # what nobody should do
+    assert type(event) is Event
+    assert event == Event("scanned", {})
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        event.name = "changed"  # type: ignore[misc]  # refused

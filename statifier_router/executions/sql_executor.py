@@ -7,6 +7,7 @@ Everything is written after the effects, so that a row exists in its final form 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import NoReturn
 
 import attrs
 from sqlalchemy import Connection
@@ -152,13 +153,8 @@ def ask_create(chart: Chart, execution_id: str, *, data: Json, now: datetime) ->
         if not _is_checked(chart):
             answer = checked_step(answer, before=None, created=True)
     except Exception as error:
-        if travels(error):
-            # Not the chart's doing: code inside it met a fault that the outermost door retries.
-            raise
-        raise _raised(execution_id, error) from error
-    if answer.outcome == "failed":
-        raise _failed(execution_id, answer)
-    return answer
+        _fail(execution_id, error)
+    return answer if answer.outcome != "failed" else _fail(execution_id, answer)
 
 
 def ask_step(
@@ -176,12 +172,8 @@ def ask_step(
         if not is_checked:
             answer = checked_step(answer, before=position, created=False)
     except Exception as error:
-        if travels(error):
-            raise
-        raise _raised(execution_id, error) from error
-    if answer.outcome == "failed":
-        raise _failed(execution_id, answer)
-    return answer
+        _fail(execution_id, error)
+    return answer if answer.outcome != "failed" else _fail(execution_id, answer)
 
 
 def _is_checked(chart: Chart) -> bool:
@@ -189,12 +181,13 @@ def _is_checked(chart: Chart) -> bool:
     return bool(getattr(chart, "answers_checked", False))
 
 
-def _raised(execution_id: str, error: Exception) -> StepFailed:
-    return StepFailed(execution_id, error_text(f"{type(error).__name__}: {error}"))
-
-
-def _failed(execution_id: str, answer: Step) -> StepFailed:
-    return StepFailed(execution_id, "; ".join(answer.errors) or "its step answered 'failed'")
+def _fail(execution_id: str, cause: Exception | Step) -> NoReturn:
+    if isinstance(cause, Step):
+        raise StepFailed(execution_id, "; ".join(cause.errors) or "its step answered 'failed'")
+    if travels(cause):
+        # Not the chart's doing: code inside it met a fault that the outermost door retries.
+        raise cause
+    raise StepFailed(execution_id, error_text(f"{type(cause).__name__}: {cause}")) from cause
 
 
 def _hand_on(
