@@ -244,3 +244,18 @@ def test_where_it_cannot_be(sqlite, make_config):
     """SQLite has no trips to save: the setting is refused, naming the field."""
     with pytest.raises(ConfigError, match="pipeline"):
         make_config(sqlite, pipeline=True)
+
+
+def test_what_begins_and_ends_is_prepared_and_savepoints_are_not(postgresql, make_config):
+    """BEGIN and COMMIT come with every transaction; the name of a savepoint comes once."""
+    engine = postgresql.engine(pool_size=1, max_overflow=0)
+    config = make_config(postgresql, engine=engine, charts=registry(parcel=obedient()), pipeline=True)
+    for n in range(8):
+        deliver(config, scans(), "P7", delivery(f"m-{n}"))
+        # One that cannot be done as a set: each item has a savepoint.
+        deliver_many(config, [(scans(), "P7", delivery(f"n-{n}-{at}", now=NOW)) for at in range(2)])
+    with engine.connect() as connection:
+        prepared = connection.exec_driver_sql("SELECT statement FROM pg_prepared_statements").scalars().all()
+    assert {"BEGIN ISOLATION LEVEL READ COMMITTED", "COMMIT"} <= set(prepared)
+    assert not any("SAVEPOINT" in statement for statement in prepared)
+    engine.dispose()

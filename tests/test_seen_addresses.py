@@ -169,9 +169,9 @@ def test_what_a_hint_costs_on_the_wire(postgresql: Database) -> None:
         for number in range(2):
             deliver(config, SCANS, "P7", delivery(f"m-{number}"))
 
-        def counted(message_id: str) -> tuple[int, bool]:
+        def counted(message_id: str, scope: str = "acme") -> tuple[int, bool]:
             proxy.reset()
-            deliver(config, SCANS, "P7", delivery(message_id))
+            deliver(config, SCANS, "P7", delivery(message_id, scope=scope))
             adds = any("INSERT INTO statifier_router_addresses" in one.sql for one in proxy.statements)
             return proxy.turns, adds
 
@@ -181,3 +181,5 @@ def test_what_a_hint_costs_on_the_wire(postgresql: Database) -> None:
         # Whoever has just found none expects none.
         assert counted("m-4") == (4, True)
         assert counted("m-5") == (4, False)
+        # The same key of another scope is another place: nothing was expected there.
+        assert counted("m-6", "other") == (4, True)
